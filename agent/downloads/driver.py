@@ -79,8 +79,9 @@ class SwarmDriver:
         self.scheduler = make_scheduler(context, self.layout, self._have, self._settings)
         if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
-        for node, have in self.neighbours.joined.items():
-            self.post(e.PeerJoined(node, have, context.net.rtt_s(node)))
+        heard = context.net.heard(self.digest)
+        for node in self.neighbours.joined:
+            self.post(e.PeerJoined(node, heard.get(node, 0), context.net.rtt_s(node)))
         if self.neighbours.members:
             self.post(self.neighbours.members_event())
         if context.link is None:
@@ -241,18 +242,16 @@ class SwarmDriver:
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """We may request from this neighbour now."""
-        self.neighbours.joined[node] = have
-        self.neighbours.on_has(node, have)
+        self.neighbours.on_joined(node)
         self.post(e.PeerJoined(node, have, self._context.net.rtt_s(node)))
 
     def peer_left(self, node: NodeId) -> None:
         """We may request from this neighbour no more."""
-        self.neighbours.joined.pop(node, None)
+        self.neighbours.joined.discard(node)
         self.post(e.PeerLeft(node))
 
     def peer_has(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour proved runs."""
-        self.neighbours.on_has(node, runs)
         if node in self.neighbours.joined:
             self.post(e.PeerHas(node, runs, load))
 
@@ -272,9 +271,9 @@ class SwarmDriver:
         """A neighbour can't be reached."""
         self.post(e.DialFailed(node))
 
-    def inbound(self, node: NodeId, address: str, wants: bool, have: RunSet) -> None:  # noqa: FBT001
-        """A node has dialled us and joined: note its runs, and dial it if we want runs."""
-        self.neighbours.on_caller(node, address, have)
+    def inbound(self, node: NodeId, address: str, wants: bool) -> None:  # noqa: FBT001
+        """A node has dialled us and joined: dial it if we want runs."""
+        self.neighbours.on_caller(node, address)
         if self.wants() and node not in self.neighbours.joined:
             self._context.net.dial_back(self.digest, node, address)
 

@@ -1,4 +1,4 @@
-"""Members of one swarm as this node knows them: their addresses, their run sets, the neighbours to dial."""
+"""Members of one swarm as this node knows them: their addresses, and the neighbours to dial."""
 
 from collections.abc import Mapping
 
@@ -7,23 +7,22 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.events import Members
 from p2pcache.ids import NodeId, RunSet
 
-MAX_HEARD = 2048  # nodes whose run sets are kept, far more than a node has neighbours
 MAX_CALLERS = 256  # whose addresses are kept until they are written down
 
 
 class Neighbours:
-    """The tracker's member list of one swarm, and the run set of each member as far as it is known."""
+    """The tracker's member list of one swarm, and who of it is a neighbour. What each of them has, `PeerNet` knows."""
 
     def __init__(self, context: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}
-        self.joined: dict[NodeId, RunSet] = {}  # what the neighbours that we may request from have
+        self.joined: set[NodeId] = set()  # the neighbours that we may request from
         self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us
         self._node = context.node
         self._place = context.settings.site, context.settings.rack
         self._digest = digest
         self._net = context.net
         self._to_dial: list[NodeId] = []  # neighbours that the tracker chose, best first
-        self._have: dict[NodeId, RunSet] = {}  # of every node that we heard of, joined or not
+        self._left: set[NodeId] = set()  # the tracker says so, and they are still connected
 
     @property
     def ids(self) -> tuple[NodeId, ...]:
@@ -40,9 +39,11 @@ class Neighbours:
             self.members = {}
             self._to_dial = []
         self.members.update({member.node: member for member in message.joined})
+        self._left.difference_update(self.members)
         for node in message.left:
             self.members.pop(node, None)
-            self._have.pop(node, None)
+            if not self._net.forget_heard(self._digest, node):
+                self._left.add(node)
         self._to_dial += [node for node in message.neighbours if node not in self._to_dial]
         return self.members_event()
 
@@ -60,24 +61,23 @@ class Neighbours:
         self._net.dial(self._digest, node, member.address)
         return True
 
-    def on_has(self, node: NodeId, runs: RunSet) -> None:
-        """A node has these runs, too."""
-        if node in self._have or len(self._have) < MAX_HEARD:
-            self._have[node] = self._have.get(node, 0) | runs
-        if node in self.joined:
-            self.joined[node] |= runs
+    def on_joined(self, node: NodeId) -> None:
+        """We may request from a node."""
+        self.joined.add(node)
+        self._left.discard(node)
 
-    def on_caller(self, node: NodeId, address: str, runs: RunSet) -> None:
+    def on_caller(self, node: NodeId, address: str) -> None:
         """A node has dialled us; `address`: where it listens, as it says itself."""
+        self._left.discard(node)
         if node in self.callers or len(self.callers) < MAX_CALLERS:
             self.callers[node] = address
-        self.on_has(node, runs)
 
     def runs_elsewhere(self) -> RunSet:
         """Runs that at least one other node is known to have."""
         runs: RunSet = 0
-        for have in self._have.values():
-            runs |= have
+        for node, have in self._net.heard(self._digest).items():
+            if node not in self._left:
+                runs |= have
         return runs
 
 

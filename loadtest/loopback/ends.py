@@ -114,7 +114,7 @@ class Port:
     def dial_failed(self, node: int) -> None:
         self._fail("the dial failed")
 
-    def inbound(self, node: int, address: str, wants: bool, have: int) -> None:  # noqa: FBT001
+    def inbound(self, node: int, address: str, wants: bool) -> None:  # noqa: FBT001
         pass
 
     def _ask(self, node: int) -> None:

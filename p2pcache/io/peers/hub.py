@@ -18,6 +18,7 @@ from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import NodeId, RunSet, format_node
+from p2pcache.io.peers.heard import Heard
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.ports import SwarmPort
 from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
@@ -38,8 +39,8 @@ class Session(Protocol):
     def connection(self) -> Connection | None:
         """None until TCP and TLS stand."""
 
-    def peer_have(self, digest: str) -> RunSet:
-        """The runs of a model that the node announced on this connection."""
+    def has_joined(self, digest: str) -> bool:
+        """Whether the node says on this connection what it has of a model."""
         ...
 
     def send_have(self, digest: str, runs: RunSet) -> bool:
@@ -141,6 +142,7 @@ class Hub:
         self.load = load
         self.tls = tls
         self.swarms: dict[str, SwarmPort] = {}
+        self.heard: dict[str, Heard] = {}  # of the same models
         self.requesting: dict[NodeId, Requesting] = {}  # by the node that serves us
         self.serving: dict[NodeId, Serving] = {}  # by the node that we serve; handshake over
         # Before the handshake, with the group of addresses that each comes from; oldest first.
@@ -198,25 +200,39 @@ class Hub:
         self.totals.bytes_received += connection.bytes_in
         self.totals.bytes_served += connection.bytes_out
 
-    def known_have(self, digest: str, node: NodeId) -> RunSet:
-        """Runs that a node announced, on either connection with it."""
-        have = 0
-        for session in self._sessions(node):
-            have |= session.peer_have(digest)
-        return have
+    def on_list(self, joining: Session, digest: str, node: NodeId, runs: RunSet) -> RunSet:
+        """A node said on a connection all that it has of a model; returns all that it is known to have.
+
+        The list may be older than what it says on its other connection meanwhile. So it is the whole truth only if it
+        is the node's first word.
+        """
+        heard = self.heard[digest]
+        others = [session for session in self._sessions(node) if session is not joining]
+        if any(session.has_joined(digest) for session in others):
+            runs |= heard.runs_of(node)
+        heard.on_list(node, runs, dialled=self.requesting.get(node) is joining)
+        return runs
 
     def announce(self, digest: str, runs: RunSet) -> None:
         """Send HAVE of `runs` to every neighbour that lacks some, on one connection each."""
         port = self.swarms.get(digest)
         if port is None:
             return
-        everything = bitset.full(port.layout.run_count)
+        everything, heard = bitset.full(port.layout.run_count), self.heard[digest]
         for node in list(dict.fromkeys((*self.requesting, *self.serving))):
-            has = self.known_have(digest, node)
+            has = heard.runs_of(node)
             if has != everything and runs & ~has:
                 for session in self._sessions(node):
                     if session.send_have(digest, runs & ~has):
                         break
+
+    def forget_heard(self, digest: str, node: NodeId) -> bool:
+        """Forget what a node has of a model; False: it is connected and goes on telling."""
+        if any(session.has_joined(digest) for session in self._sessions(node)):
+            return False
+        if digest in self.heard:
+            self.heard[digest].runs.pop(node, None)
+        return True
 
     def _sessions(self, node: NodeId) -> list[Session]:
         """The sessions with a node, the one in which we request first."""

@@ -9,6 +9,7 @@ import logging
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 from p2pcache.io import pools
+from p2pcache.io.peers.heard import Heard
 from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
@@ -162,6 +164,7 @@ class PeerNet:
     def add_swarm(self, port: SwarmPort) -> None:
         """Serve a model, and be able to request it."""
         self._hub.swarms[port.layout.digest] = port
+        self._hub.heard[port.layout.digest] = Heard()
 
     def remove_swarm(self, digest: str) -> None:
         """Neither serve nor request a model any more; requests under way end CANCELLED."""
@@ -172,6 +175,7 @@ class PeerNet:
             server.stop_serving(digest)
         for client in list(hub.requesting.values()):
             client.leave(digest)
+        del hub.heard[digest]
 
     def dial(self, digest: str, node: NodeId, address: str) -> None:
         """Join a model at a node; ends in `peer_joined` or `dial_failed`.
@@ -256,6 +260,10 @@ class PeerNet:
         """Send HAVE of these runs to every neighbour that lacks some of them."""
         self._hub.announce(digest, runs)
 
+    def forget_heard(self, digest: str, node: NodeId) -> bool:
+        """Forget what a node has of a model; False: it is connected and goes on telling."""
+        return self._hub.forget_heard(digest, node)
+
     def drop(self, node: NodeId, reason: str) -> None:
         """Hang up on a node, and refuse it for a while."""
         self._hub.hang_up(node, reason)
@@ -267,6 +275,11 @@ class PeerNet:
         session = self._hub.requesting.get(node)
         connection = session.connection if session is not None else None
         return connection.rtt_s if connection is not None else 0.0
+
+    def heard(self, digest: str) -> Mapping[NodeId, RunSet]:
+        """The runs of a model that each node said it has, nodes that have hung up included."""
+        heard = self._hub.heard.get(digest)
+        return heard.runs if heard is not None else {}
 
     @property
     def load(self) -> int:

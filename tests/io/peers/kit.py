@@ -170,8 +170,8 @@ class Port:
     def dial_failed(self, node: int) -> None:
         self._note("failed", node)
 
-    def inbound(self, node: int, address: str, wants: bool, have: int) -> None:
-        self._note("inbound", node, address, wants, have)
+    def inbound(self, node: int, address: str, wants: bool) -> None:
+        self._note("inbound", node, address, wants)
 
     def _note(self, *what: object) -> None:
         self.told.append(what)

@@ -95,7 +95,7 @@ async def test_two_models_share_a_connection_and_each_way_has_its_own() -> None:
         await dialled(right, right_full, left, 0)
         await dialled(left, left_empty, right, bitset.full(other.layout.run_count))
         assert left.net.stats.connections == right.net.stats.connections == 2
-        await left_full.heard("inbound", 2, right.address, True, 0)
+        await left_full.heard("inbound", 2, right.address, True)
         await asyncio.gather(fetch(right, right_empty, left), fetch(left, left_empty, right))
         check(MODEL, right_empty)
         check(other, left_empty)

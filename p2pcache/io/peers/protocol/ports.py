@@ -122,12 +122,11 @@ class SwarmPort(Protocol):
     def dial_failed(self, node: NodeId) -> None:
         """A dial failed, or the node doesn't serve the model."""
 
-    def inbound(self, node: NodeId, address: str, wants: bool, have: RunSet) -> None:  # noqa: FBT001
-        """A node joined the model here.
+    def inbound(self, node: NodeId, address: str, wants: bool) -> None:  # noqa: FBT001
+        """A node joined the model here; `PeerNet.heard` knows what it has.
 
         Args:
             node: the node.
             address: where it may be dialled back; "": nowhere.
             wants: it lacks some of the model.
-            have: runs that it has.
         """

@@ -35,7 +35,6 @@ class _Stream:
     port: SwarmPort
     joined: bool = False
     since: float = 0.0  # when JOIN was sent
-    have: RunSet = 0  # as the server announced
 
 
 class ClientSession:
@@ -115,10 +114,10 @@ class ClientSession:
             return False
         return self._requests.cancel(stream.number, request)
 
-    def peer_have(self, digest: str) -> RunSet:
+    def has_joined(self, digest: str) -> bool:
         """See `hub.Session`."""
         stream = self._streams.get(digest)
-        return stream.have if stream is not None else 0
+        return stream is not None and stream.joined
 
     def send_have(self, digest: str, runs: RunSet) -> bool:
         """See `hub.Session`."""
@@ -224,8 +223,7 @@ class ClientSession:
         if stream.joined:
             raise RemoteProtocolError("a second JOINED")
         stream.joined = True
-        stream.have |= have
-        known = self._hub.known_have(stream.port.layout.digest, self.node)
+        known = self._hub.on_list(self, stream.port.layout.digest, self.node, have)
         stream.port.peer_joined(self.node, known, frame.b)
 
     def _not_served(self, stream: _Stream) -> None:
@@ -247,7 +245,7 @@ class ClientSession:
         if stream is None:
             return
         runs = wire.parse_have(frame, stream.port.layout.run_count)
-        stream.have |= runs
+        self._hub.heard[stream.port.layout.digest].on_more(self.node, runs)
         stream.port.peer_has(self.node, runs, frame.a)
 
     def _on_busy(self, frame: Frame) -> None:

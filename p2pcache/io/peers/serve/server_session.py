@@ -38,7 +38,6 @@ class _Stream:
     digest: str
     port: SwarmPort | None  # None: not served here (any more)
     run_count: int
-    have: RunSet
 
 
 class ServerSession:
@@ -66,9 +65,9 @@ class ServerSession:
 
     # -- calls of `net` and `hub` ------------------------------------------------------------------
 
-    def peer_have(self, digest: str) -> RunSet:
+    def has_joined(self, digest: str) -> bool:
         """See `hub.Session`."""
-        return next((s.have for s in self._streams.values() if s.digest == digest), 0)
+        return any(s.digest == digest and s.port is not None for s in self._streams.values())
 
     def send_have(self, digest: str, runs: RunSet) -> bool:
         """See `hub.Session`."""
@@ -134,18 +133,18 @@ class ServerSession:
         port = hub.swarms.get(said.digest)
         if port is not None and port.layout.run_count != said.run_count:
             raise RemoteProtocolError("JOIN with another number of runs than the manifest has")
-        stream = _Stream(frame.stream, said.digest, port, said.run_count, said.have)
-        self._streams[frame.stream] = stream
         have = port.have_runs() if port is not None else None
         self.connection.send(wire.joined(frame.stream, said.run_count, hub.load(), have))
         if port is not None:
-            port.inbound(self.node, said.address, said.wants, said.have)
+            hub.on_list(self, said.digest, self.node, said.have)
+            port.inbound(self.node, said.address, said.wants)
+        self._streams[frame.stream] = _Stream(frame.stream, said.digest, port, said.run_count)
 
     def _on_have(self, frame: Frame) -> None:
         stream = self._stream(frame)
         runs = wire.parse_have(frame, stream.run_count)
-        stream.have |= runs
         if stream.port is not None:
+            self._hub.heard[stream.digest].on_more(self.node, runs)
             stream.port.peer_has(self.node, runs, frame.a)
 
     def _on_request(self, frame: Frame) -> None:
