@@ -26,6 +26,9 @@ class AwakeClock:
 
     A process that was stopped (SIGSTOP, a paused machine, no CPU time) heard nobody meanwhile. By the
     machine's clock all others would seem silent afterwards. `keep_awake` must be called every `LOOK_S`.
+
+    It is for a decider, which needs a time. The silence of one connection is counted in looks at it, to the same end
+    (`io.peers.liveness`, `agent.tracker_link`).
     """
 
     def __init__(self, real: Callable[[], float] = time.monotonic) -> None:

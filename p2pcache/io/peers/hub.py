@@ -29,7 +29,6 @@ from p2pcache.io.security.tls import Tls
 _log = logging.getLogger(__name__)
 
 REQUESTS = 31  # the latest ones, whose median is the usual time of a request
-LATE_S = 0.5  # a timer this late makes no difference to deadlines of ten seconds
 
 
 class Session(Protocol):
@@ -186,14 +185,6 @@ class Hub:
         self.ban(node)
         for session in self._sessions(node):
             session.close(Outcome.LOST, text)
-
-    def forgive_silence(self, late_s: float, now: float) -> None:
-        """Our own timer came `late_s` late: peers weren't heard for that time because of us."""
-        if late_s < LATE_S:
-            return
-        for session in (*self.requesting.values(), *self.serving.values()):
-            if (connection := session.connection) is not None:
-                connection.heard_at = min(now, connection.heard_at + late_s)
 
     def keep_counts(self, connection: Connection) -> None:
         """Add the bytes of a connection that has closed to the totals."""

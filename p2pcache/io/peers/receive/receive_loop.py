@@ -139,7 +139,7 @@ class ReceiveLoop:
                     count = channel.receive(held.view, want)
                 except BlockingIOError:
                     break
-                connection.heard_at = time.monotonic()
+                connection.heard = True
                 self._parse(connection, held.view[:count], held)
                 left -= count
                 if count < want and channel.short_is_empty:
@@ -155,7 +155,7 @@ class ReceiveLoop:
             if state.data is not None:
                 count = min(state.data.remaining, end - at)
                 connection.bytes_in += count
-                connection.heard_data_at = connection.heard_at
+                connection.heard_data_at = time.monotonic()
                 state.data.feed(view[at : at + count], held)
                 if not state.data.remaining:
                     state.data = None
@@ -229,7 +229,7 @@ class ReceiveLoop:
 
     def _resume(self, connection: Connection) -> None:
         connection.paused = False
-        connection.heard_at = time.monotonic()  # the silence was ours
+        connection.heard = True  # the silence was ours
         self._arm(connection)
 
 

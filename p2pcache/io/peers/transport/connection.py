@@ -115,7 +115,9 @@ class Connection:
         self.state = ParseState(limits)
         self.lowat = 1  # SO_RCVLOWAT as set now
         self._far: bool | None = None  # None: not measured yet
-        self.opened_at = self.heard_at = self.pinged_at = time.monotonic()
+        self.opened_at = time.monotonic()
+        self.heard = True  # bytes came since `liveness` looked last
+        self.quiet_looks = 0  # of `liveness`, since it last found `heard`
         self.heard_data_at = 0.0  # the last payload
         self.bytes_in = self.bytes_out = 0  # payload; each written by one thread at a time
         self._loop = loop
