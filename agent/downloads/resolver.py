@@ -11,7 +11,7 @@ import msgspec
 
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.format import manifest
-from p2pcache.core.near_refs import hint_within
+from p2pcache.core.format.near_refs import hint_within
 from p2pcache.errors import (
     InvalidManifest,
     NotAllowed,

@@ -10,7 +10,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
-from p2pcache.core.near_refs import hint_within
+from p2pcache.core.format.near_refs import hint_within
 from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import pools

@@ -12,7 +12,7 @@ from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.output import note
-from p2pcache.core.near_refs import hint
+from p2pcache.core.format.near_refs import hint
 from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors, lock, translate

@@ -10,8 +10,8 @@ from p2pcache.core.leases.readers import Readers
 from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
-from p2pcache.core.sampled_set import SampledSet
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Burden = tuple[int, int, Place]

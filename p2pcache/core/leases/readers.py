@@ -21,8 +21,8 @@ from p2pcache.core.leases.settings import (
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
+from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
-from p2pcache.core.sampled_set import SampledSet
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet

@@ -8,8 +8,8 @@ import random
 from collections.abc import Mapping
 
 from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.membership.settings import COMPLETE_SHARE, RACK_SHARE
-from p2pcache.core.sampled_set import SampledSet
 from p2pcache.ids import NodeId
 
 

@@ -9,10 +9,10 @@ from operator import or_
 from p2pcache.core import bitset
 from p2pcache.core.membership import neighbour_handout
 from p2pcache.core.membership.member_record import MemberRecord, Place, Standing
+from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.membership.settings import FLUSH_S, FLUSH_S_PER_MEMBER
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.sampled_set import SampledSet
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 

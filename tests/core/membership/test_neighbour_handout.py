@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.neighbour_handout import neighbours
+from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.protocol.messages import Member
-from p2pcache.core.sampled_set import SampledSet
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))

@@ -1,6 +1,6 @@
 import pytest
 
-from p2pcache.core.near_refs import hint
+from p2pcache.core.format.near_refs import hint
 from p2pcache.ids import Ref
 
 KNOWN = [Ref.parse(text) for text in (
