@@ -19,6 +19,15 @@ _REF = re.compile(
 )
 _HEX = re.compile(r"[0-9a-f]{64}")
 
+RunIndex = int
+"""A run of one model: its place in the order of the manifest, from 0."""
+
+RunSet = int
+"""A set of runs of one model: bit i stands for run i. `p2pcache.core.bitset` works on such sets."""
+
+NodeId = int
+"""An agent: 63 bits, drawn once for a cache directory. `format_node` writes it for people."""
+
 
 class Ref(NamedTuple):
     """`[namespace/]name[:tag][@blake3:HEX]`; where there is a digest, it decides."""
@@ -69,12 +78,12 @@ def is_digest(text: str) -> bool:
     return _HEX.fullmatch(text) is not None
 
 
-def format_node(node: int) -> str:
+def format_node(node: NodeId) -> str:
     """A node id (63-bit int inside, so that ties break the same everywhere) as 16 hex digits."""
     return f"{node:016x}"
 
 
-def parse_node(text: str) -> int:
+def parse_node(text: str) -> NodeId:
     """The inverse of `format_node`.
 
     Raises:
@@ -83,13 +92,3 @@ def parse_node(text: str) -> int:
     if re.fullmatch(r"[0-7][0-9a-f]{15}", text) is None:
         raise UsageError(f"not a node id: {text!r}; expected 16 hex digits")
     return int(text, 16)
-
-
-RunIndex = int
-"""A run of one model: its place in the order of the manifest, from 0."""
-
-RunSet = int
-"""A set of runs of one model: bit i stands for run i. `p2pcache.core.bitset` works on such sets."""
-
-NodeId = int
-"""An agent: 63 bits, drawn once for a cache directory. `format_node` writes it for people."""

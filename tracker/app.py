@@ -10,6 +10,7 @@ from pathlib import Path
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import UsageError
+from p2pcache.ids import NodeId
 from p2pcache.io import pools
 from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.gc_pacing import GcPacing
@@ -179,5 +180,5 @@ class TrackerApp:
     async def _note(self) -> None:
         await self._save(self.tracking.remembered_members())
 
-    async def _save(self, memory: dict[str, list[int]]) -> None:
+    async def _save(self, memory: dict[str, list[NodeId]]) -> None:
         await pools.STEPS.run(self._notes.save_members, memory, self._clock.wall())

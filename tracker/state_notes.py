@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from p2pcache.errors import NotAllowed, UsageError
-from p2pcache.ids import format_node, is_digest, parse_node
+from p2pcache.ids import NodeId, format_node, is_digest, parse_node
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class StateNotes:
             UsageError, NotAllowed: it can't be made or written.
         """
         self._path = None if root is None else root / FILE
-        self._saved: dict[str, list[int]] = {}
+        self._saved: dict[str, list[NodeId]] = {}
         if root is None:
             return
         try:
@@ -53,7 +53,7 @@ class StateNotes:
         if not os.access(root, os.W_OK | os.X_OK):
             raise NotAllowed(f"can't write into the state dir {root}")
 
-    def load_members(self, wall: float) -> dict[str, list[int]]:
+    def load_members(self, wall: float) -> dict[str, list[NodeId]]:
         """Node ids by manifest digest, as last saved; {} if the notes are too old or can't be read.
 
         `wall` is the time now, unix seconds.
@@ -79,7 +79,7 @@ class StateNotes:
             return {}
         return {digest: nodes for digest, nodes in known.items() if is_digest(digest)}
 
-    def save_members(self, swarms: dict[str, list[int]], wall: float) -> None:
+    def save_members(self, swarms: dict[str, list[NodeId]], wall: float) -> None:
         """Write the notes atomically. It blocks, and logs errors.
 
         It writes an unchanged list again, because `load_members` looks at its age.

@@ -55,7 +55,7 @@ class TrackerState:
         members: MemberSettings,
         leases: LeaseSettings,
         origin: str = "",
-        remembered: Mapping[str, Iterable[int]] | None = None,
+        remembered: Mapping[str, Iterable[NodeId]] | None = None,
     ) -> None:
         """A tracker that knows nothing but its notes.
 
@@ -173,13 +173,13 @@ class TrackerState:
             total.include(swarm)
         return total
 
-    def remembered_members(self) -> dict[str, list[int]]:
+    def remembered_members(self) -> dict[str, list[NodeId]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
         return {
             digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
         }
 
-    def unreached(self, now: float) -> set[int]:
+    def unreached(self, now: float) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
         hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
         return self.dials.unreached.union(*hidden)
@@ -193,7 +193,7 @@ class TrackerState:
         """Assert the invariants, here and in all parts. O(everything)."""
         self.registry.check()
         self.dials.check()
-        listed: dict[int, set[str]] = {}
+        listed: dict[NodeId, set[str]] = {}
         for digest, swarm in self.swarms.items():
             swarm.check()
             assert len(swarm.roster)

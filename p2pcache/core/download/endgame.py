@@ -15,7 +15,7 @@ from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.ids import RunSet
+from p2pcache.ids import RunIndex, RunSet
 
 
 class Endgame:
@@ -87,7 +87,7 @@ class Endgame:
             self.overdue |= 1 << one.run
 
     def _other_peer(
-        self, run: int, first: Peer | None, now: float, *, anywhere: bool
+        self, run: RunIndex, first: Peer | None, now: float, *, anywhere: bool
     ) -> piece_picker.PeerChoice:
         others = [p for p in self._book.peers.values() if p is not first and not p.slow]
         return piece_picker.choose_peer(

@@ -222,7 +222,7 @@ class Scheduler:
         if self._drop(event.peer, now):
             self._origin.on_peer_left(event.peer, now)
 
-    def _drop(self, node: int, now: float) -> bool:
+    def _drop(self, node: NodeId, now: float) -> bool:
         peer = self._book.on_disconnected(node)
         if peer is not None:
             self._requester.on_peer_gone(peer, now)

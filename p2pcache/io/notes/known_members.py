@@ -14,6 +14,7 @@ import msgspec
 
 from p2pcache.core.protocol.address import can_be_tried
 from p2pcache.core.protocol.messages import Member
+from p2pcache.ids import NodeId
 from p2pcache.io.notes.json_note import read_page, write_page
 
 FORMAT = 1
@@ -118,7 +119,7 @@ class KnownMembers:
         for node in [node for node, at in self._seen.items() if at < since]:
             self._drop(node)
 
-    def _drop(self, node: int) -> None:
+    def _drop(self, node: NodeId) -> None:
         self._named.pop(node, None)
         self._seen.pop(node, None)
         self._changed = True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from p2pcache.ids import NodeId
+from p2pcache.ids import NodeId, RunIndex
 
 _Call = tuple[float, int, Callable[..., None], tuple[Any, ...]]
 
@@ -65,7 +65,7 @@ class World:
             self.steps += 1
             what(*args)
 
-    def trace(self, kind: int, node: NodeId, number: int, run: int) -> None:
+    def trace(self, kind: int, node: NodeId, number: int, run: RunIndex) -> None:
         """Add one decision to the trace.
 
         Args:
