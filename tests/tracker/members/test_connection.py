@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import aiohttp
 import msgspec
@@ -22,40 +20,11 @@ from p2pcache.core.protocol.handshake import (
     Secret,
     Welcome,
     accept,
-    hello,
 )
-from p2pcache.errors import Unreachable
 from p2pcache.io.tasks import Tasks
-from p2pcache.tracker.members import handshake_places
-from tests.io import strangers_kit
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
-
-KEY = Secret(b"0123456789abcdef0123456789abcdef")
-
-
-@pytest.fixture
-def key_file(tmp_path: Path) -> str:
-    path = tmp_path / "key"
-    path.write_bytes(KEY.key)
-    path.chmod(0o600)
-    return str(path)
-
-
-@contextlib.asynccontextmanager
-async def dialled(
-    address: str, origin: str = "127.0.0.1"
-) -> AsyncIterator[tuple[aiohttp.ClientWebSocketResponse, Challenge]]:
-    connector = aiohttp.TCPConnector(local_addr=(origin, 0))
-    async with aiohttp.ClientSession(connector=connector) as http:
-        async with http.ws_connect(f"http://{address}/v1/member") as socket:
-            yield socket, msgspec.msgpack.decode(await socket.receive_bytes(), type=Challenge)
-
-
-def answer(
-    challenge: Challenge, *, node: int = 5, role: str = "agent", secret: Secret = KEY
-) -> Hello:
-    return hello(secret, challenge, nonce=os.urandom(NONCE_BYTES), node=node, role=role)
+from tests.tracker.members.handshake_kit import KEY, answer, dialled
 
 
 async def refused(socket: aiohttp.ClientWebSocketResponse, said: Hello | bytes) -> str:
@@ -240,110 +209,6 @@ async def test_a_stranger_can_t_make_the_tracker_hold_megabytes(key_file: str) -
                 await socket.send_bytes(bytes(m.MAX_MESSAGE_BYTES - 100))
             frame = await socket.receive(timeout=30)
             assert frame.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.ERROR)  # no goodbye
-
-
-async def test_one_address_can_t_take_every_place_of_the_handshake(
-    key_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake_places, "EACH", 3)
-    monkeypatch.setattr(handshake_places, "PLACE_S", 0.2)
-    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
-        held = [(await stack.enter_async_context(dialled(app.address)))[0] for _ in range(3)]
-        await enters(app.address, "127.0.0.2")
-        assert not await ended(held)
-        await enters(app.address, "127.0.0.1")  # after a while, instead of the oldest of its own
-        assert await ended(held) == held[:1]
-
-
-async def test_quick_successive_handshakes_take_no_place_of_their_neighbours(
-    key_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake_places, "EACH", 3)
-    monkeypatch.setattr(handshake_places, "MOST", 3)
-    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
-        for _ in range(3):
-            await stack.enter_async_context(dialled(app.address))
-        monkeypatch.setattr(handshake_places, "PLACE_S", 600.0)
-        with pytest.raises(Unreachable):
-            app.members._places._make_room("127.0.0.1")
-
-
-async def test_strangers_of_many_addresses_make_room_the_most_crowded_first(
-    key_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake_places, "MOST", 6)
-    monkeypatch.setattr(handshake_places, "CROWDED", 1)
-    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
-        held = [
-            (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
-            for host in (3, 4, 4, 4, 5, 5)
-        ]
-        await enters(app.address, "127.0.0.2")
-        assert await ended(held) == held[1:2]
-        assert len(app.members._places) == 5  # of those who hold theirs
-
-
-async def test_a_full_house_of_lone_strangers_is_left_in_peace_for_a_while(
-    key_file: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(handshake_places, "MOST", 3)
-    async with tracker(cluster_key_file=key_file) as app, contextlib.AsyncExitStack() as stack:
-        held = [
-            (await stack.enter_async_context(dialled(app.address, f"127.0.0.{host}")))[0]
-            for host in (3, 4, 5)
-        ]
-        with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
-            await enters(app.address, "127.0.0.2")
-        assert refusal.value.status == 503
-        monkeypatch.setattr(handshake_places, "PLACE_S", 0.0)
-        await enters(app.address, "127.0.0.2")
-        assert await ended(held) == held[:1]
-
-
-async def test_a_client_that_leaves_before_its_turn_is_no_bug(
-    key_file: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(handshake_places, "EACH", 1)
-    monkeypatch.setattr(handshake_places, "PLACE_S", 0.3)
-    async with tracker(cluster_key_file=key_file) as app, dialled(app.address):
-        for _ in range(3):
-            _, writer = await asyncio.open_connection(*app.address.split(":"))
-            writer.write(strangers_kit.UPGRADE + b"\r\n")
-            await writer.drain()
-            writer.transport.abort()
-        async with asyncio.timeout(20):
-            while sum(app.members._places._present.values()) > 1:
-                await asyncio.sleep(0.05)
-    ours = [record for record in caplog.records if record.name != "aiohttp.server"]  # as io.log
-    assert [record.message for record in ours if record.exc_info] == []
-
-
-async def enters(address: str, origin: str) -> None:
-    """Somebody with the key becomes known."""
-    async with dialled(address, origin) as (socket, challenge):
-        await socket.send_bytes(msgspec.msgpack.encode(answer(challenge)))
-        msgspec.msgpack.decode(await socket.receive_bytes(), type=Welcome)
-
-
-async def ended(
-    held: list[aiohttp.ClientWebSocketResponse],
-) -> list[aiohttp.ClientWebSocketResponse]:
-    """Those whose connection is over."""
-    over = []
-    for socket in held:
-        with contextlib.suppress(TimeoutError):
-            if (await socket.receive(timeout=0.1)).type is not aiohttp.WSMsgType.BINARY:
-                over.append(socket)
-    return over
-
-
-async def test_a_storm_behind_one_address_waits_for_its_turn() -> None:
-    async with tracker() as app, contextlib.AsyncExitStack() as stack:
-        agents = [FakeAgent(number + 1) for number in range(150)]
-        entering = (stack.enter_async_context(one.member(app.address)) for one in agents)
-        await asyncio.gather(*entering)  # nobody is refused
-        assert len(app.members) == 150
-        assert not app.members._places._present
 
 
 async def test_wrong_keys_do_not_fill_the_log(

@@ -1,0 +1,136 @@
+"""Requests and reads between one scheduler and the next."""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.downloads.work_in_flight import WorkInFlight
+from p2pcache.agent.origin_reads import LeasedRun
+from p2pcache.core.swarm.commands import Request
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.priority import Priority
+
+DIGEST = "d" * 64
+
+
+class World:
+    """The connections and the origin of an agent."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int, int]] = []  # wire number, peer, run
+        self.cancelled: list[int] = []
+        self.read_runs: list[list[LeasedRun]] = []
+        self.ends: list[tuple[int | None, int, Outcome]] = []
+        self.bug: Exception | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+        store: Any = SimpleNamespace(layout=None, digest=DIGEST)
+        context: Any = SimpleNamespace(
+            net=SimpleNamespace(request=self._request, cancel=self._cancel), origin=self, tasks=self
+        )
+        self.work = WorkInFlight(
+            context, store, lambda number, run, outcome, _: self.ends.append((number, run, outcome))
+        )
+
+    def _request(self, digest: str, wire: int, peer: int, run: int, priority: Priority) -> None:
+        assert (digest, priority) == (DIGEST, Priority.URGENT)
+        self.asked.append((wire, peer, run))
+
+    def _cancel(self, digest: str, wire: int) -> None:
+        self.cancelled.append(wire)
+
+    async def read(self, _layout: object, _store: object, runs: list[LeasedRun]) -> None:
+        self.read_runs.append(runs)
+        if self.bug is not None:
+            raise self.bug
+
+    def spawn_contained(self, work: Coroutine[Any, Any, None], *, name: str) -> None:
+        assert name.startswith("fetch-")
+        self.tasks.append(asyncio.get_running_loop().create_task(work))
+
+    def ask(self, number: int, peer: int, run: int) -> int:
+        """The wire number of a request."""
+        self.work.begin_request(Request(number, peer, run, Priority.URGENT))
+        return self.asked[-1][0]
+
+    async def settle(self) -> None:
+        await asyncio.gather(*self.tasks)
+
+
+async def test_a_request_ends_once_and_names_its_peer() -> None:
+    world = World()
+    wire = world.ask(1, peer=7, run=3)
+    assert world.asked == [(wire, 7, 3)]
+    assert world.work.asking
+    world.work.cancel_request(1)
+    assert world.cancelled == [wire]
+    assert world.work.asking, "a cancelled request still ends"
+    assert world.work.end_request(wire) == (1, 7)
+    assert not world.work.asking
+    assert world.work.end_request(wire) == (None, 0)
+    world.work.cancel_request(1)
+    assert world.cancelled == [wire]
+
+
+async def test_a_late_end_hits_no_request_of_the_next_scheduler() -> None:
+    """Both schedulers count from 1."""
+    world = World()
+    old = world.ask(1, peer=7, run=3)
+    world.work.cancel_all()
+    assert world.cancelled == [old]
+    assert not world.work.asking
+    new = world.ask(1, peer=8, run=4)
+    assert new != old
+    assert world.work.end_request(old) == (None, 0)
+    assert world.work.end_request(new) == (1, 8)
+
+
+async def test_a_late_read_hits_no_read_of_the_next_scheduler() -> None:
+    world = World()
+    world.work.begin_read(1, 3)
+    world.work.cancel_all()
+    assert not world.work.reading
+    world.work.begin_read(1, 4)
+    await world.settle()
+    (old,), (new,) = world.read_runs
+    assert old.cancelled.is_set()
+    assert not new.cancelled.is_set()
+    old.end(Outcome.DONE)
+    assert world.ends == [(None, 3, Outcome.DONE)], "its bytes count, and no scheduler hears of it"
+    assert world.work.reading
+    new.end(Outcome.DONE)
+    assert world.ends[1:] == [(1, 4, Outcome.DONE)]
+    assert not world.work.reading
+
+
+async def test_joined_reads_go_out_in_one_request_and_end_one_by_one() -> None:
+    world = World()
+    world.work.begin_read(1, 10)
+    world.work.begin_read(2, 11, joined=True)
+    world.work.begin_read(3, 20)
+    world.work.begin_read(4, 21, joined=True)
+    await world.settle()
+    assert [[one.run for one in runs] for runs in world.read_runs] == [[10, 11], [20, 21]]
+    world.work.cancel_read(2)
+    assert [one.cancelled.is_set() for one in world.read_runs[0]] == [False, True]
+    for one in (*world.read_runs[1], *world.read_runs[0]):
+        one.end(Outcome.DONE)
+    assert [number for number, _, _ in world.ends] == [3, 4, 1, 2]
+    world.work.cancel_read(2)  # its end is known: nothing to cancel
+
+
+async def test_a_bug_in_the_origin_leaves_no_read_in_flight(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+    world.bug = ZeroDivisionError("a bug")
+    world.work.begin_read(1, 10)
+    world.work.begin_read(2, 11, joined=True)
+    with caplog.at_level(logging.ERROR):
+        await world.settle()
+    assert world.ends == [(1, 10, Outcome.FAILED), (2, 11, Outcome.FAILED)]
+    assert not world.work.reading
+    assert f"reading runs 10, 11 of blake3:{DIGEST}" in caplog.text
