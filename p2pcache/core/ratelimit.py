@@ -6,8 +6,7 @@ refused and told when to come back.
 
 from typing import NamedTuple
 
-# Buckets that are kept; the least recently used one is dropped and would start full again.
-MAX_CLIENTS = 4096
+from p2pcache.core.settings import MAX_CLIENTS
 
 
 class Rate(NamedTuple):

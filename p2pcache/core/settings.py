@@ -8,6 +8,10 @@ from dataclasses import dataclass
 
 from p2pcache.core.format.chunking import MiB
 
+STORY_LINES = 4096  # of one scheduler, over all runs of its model: about half a megabyte
+# Buckets of one rate limit. The least recently used one is dropped, and would start full again.
+MAX_CLIENTS = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class SwarmSettings:

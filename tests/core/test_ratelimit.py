@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core import ratelimit
 from p2pcache.core.ratelimit import Rate, RateCounter, RateLimit
+from p2pcache.core.settings import MAX_CLIENTS
 
 
 def test_a_burst_passes_then_the_rate_rules() -> None:
@@ -27,9 +27,9 @@ def test_all_clients_share_one_limit() -> None:
 
 def test_the_number_of_clients_is_bounded() -> None:
     limit = RateLimit(Rate(1, 1), Rate(1e9, 1e9))
-    for n in range(3 * ratelimit.MAX_CLIENTS):
+    for n in range(3 * MAX_CLIENTS):
         limit.take(str(n), 0.0, patience_s=0)
-    assert len(limit._each) == ratelimit.MAX_CLIENTS
+    assert len(limit._each) == MAX_CLIENTS
 
 
 @given(st.lists(st.floats(0, 0.5), max_size=200))

@@ -8,6 +8,17 @@ code is the command's exit code.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from p2pcache.core.host.settings import (
+    DISK_WARN_BYTES_PER_S,
+    FILES_FAIL,
+    FILES_WARN,
+    MODEL_BYTES,
+    SKEW_FAIL_S,
+    SKEW_WARN_S,
+    SLOW_LINK_MBIT,
+    SPACE_WARN_BYTES,
+    TCP_WARN_BYTES,
+)
 from p2pcache.core.units import format_bytes
 
 Level = Literal["ok", "warn", "fail"]
@@ -15,15 +26,6 @@ Level = Literal["ok", "warn", "fail"]
 ORDER = ("settings", "key", "certificate", "cache", "space", "files", "network", "kernel",
          "clock", "tracker", "origin", "agent", "disk")  # fmt: skip
 
-SKEW_WARN_S = 5.0  # a Date header counts whole seconds; NTP keeps milliseconds
-SKEW_FAIL_S = 300.0  # S3 refuses signatures 15 min off; tokens and certificates live by the clock
-FILES_WARN, FILES_FAIL = 4096, 1024  # clients, peers, origin streams and open blobs of a busy agent
-SPACE_WARN_BYTES = 20 * 10**9  # the smallest model for which a cache pays
-DISK_WARN_BYTES_PER_S = 100 * 10**6  # slower than a 1 GbE link: the disk sets the pace of a pull
-# A fast link times a millisecond; the kernel's own defaults are 6 and 4 MiB.
-TCP_WARN_BYTES = 4 << 20
-SLOW_LINK_MBIT = 1000  # below it a cable or a switch port has fallen back
-MODEL_BYTES = 100 * 10**9  # the example of how long a link takes
 REMOTE_FS = ("nfs", "cifs", "smb", "ceph", "gluster", "lustre", "9p", "fuse")
 MEMORY_FS = ("tmpfs", "ramfs")
 

@@ -9,21 +9,21 @@ their bytes late, but they get them.
 import math
 from typing import Literal, NamedTuple
 
+from p2pcache.core.host.settings import (
+    AIM,
+    CALM,
+    CPU_STALL,
+    FLOOR_BYTES_PER_S,
+    FORGET_PER_S,
+    GROWTH,
+    HARDEST,
+    IO_STALL,
+    LINK_USE,
+    MEMORY_STALL,
+    STEP,
+)
+
 Mode = Literal["auto", "on", "off"]
-
-CALM = 0.7  # strain below which the share grows: the gap to 1 keeps it from swinging
-STEP = 0.05  # growth in a second, as a part of the whole: full speed again in some 20 s
-GROWTH = 0.1  # growth in a second, as a part of the share: strain shows late, and a small share must not overshoot
-HARDEST = 0.5  # a sample takes at most this part of the share: one bad second doesn't end a storm
-AIM = 0.9  # strain that a smaller share aims at: just below the limit
-FLOOR_BYTES_PER_S = 1 << 20  # a large run arrives before its requester gives up
-FORGET_PER_S = 0.999  # decay of the highest rate that was seen: a link may have become slower
-
-# The values that mean a strain of 1: shares of the time in which some task stalled (PSI `some`), or of the link's rate.
-CPU_STALL = 0.40  # more than a host shows that uses most of its cores
-IO_STALL = 0.20  # an engine reads little, so longer stalls come from the agent
-MEMORY_STALL = 0.05  # memory reclaim slows all processes at once
-LINK_USE = 0.85  # above it queues grow, and all answers take longer
 
 
 class Sample(NamedTuple):

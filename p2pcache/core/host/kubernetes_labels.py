@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 
 from blake3 import blake3
 
+from p2pcache.core.host.settings import MAX_LABELS
 from p2pcache.ids import Ref
 
 PREFIX = "models.p2pcache.io/"
 VALUE_DIGITS = 16  # 64 bits of the digest: enough to tell models apart, and short for people
-MAX_LABELS = 100  # everything in a cluster reads Nodes, so they must stay small
 _SEPARATOR = "__"
 _MAX_NAME = 63  # Kubernetes' limit for the part after the prefix
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -5,6 +5,7 @@ All times are seconds of one clock.
 
 from collections import Counter, deque
 
+from p2pcache.core.host.settings import LEAST_S, PEAK_S, SHORTEST_S, TAIL_SHARE, TOP_PEERS
 from p2pcache.core.swarm.events import Source
 from p2pcache.ids import NodeId
 
@@ -19,13 +20,6 @@ PHASES = {
     "publish": "showing the model's directory",
 }
 """The phases in their order: together they are the critical path."""
-
-TAIL_SHARE = 0.95  # of the bytes; behind it few runs are left to choose from, so stragglers show
-# The peak rate is a mean over this time: a shorter one would count bursts out of buffers.
-PEAK_S = 1.0
-LEAST_S = 2 * PEAK_S  # fetching of less time has no `eta_node`
-SHORTEST_S = 0.001  # fetching of less time has no rate
-TOP_PEERS = 8  # peers in the report
 
 
 class Timeline:

@@ -18,12 +18,12 @@ from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.scheduler.reports import HaveBatch
-from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.settings import STORY_LINES, SwarmSettings
 from p2pcache.core.swarm import events, snapshot
 from p2pcache.core.swarm.commands import Blame, Command, Dial, Finished, Stuck, WantedDone
 from p2pcache.core.swarm.events import Event, Outcome, Source
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.story import LINES, Counters, Story
+from p2pcache.core.swarm.story import Counters, Story
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -38,7 +38,7 @@ class Scheduler:
 
     def __init__(
         self, *, node: NodeId, run_bytes: Sequence[int], have: RunSet, settings: SwarmSettings,
-        seed: int, tracker: bool, now: float, story_lines: int = LINES,
+        seed: int, tracker: bool, now: float, story_lines: int = STORY_LINES,
         on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
         """Start with the runs that are here already.

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from p2pcache.core.run_log import RunLog
+from p2pcache.core.settings import STORY_LINES
 from p2pcache.core.swarm.events import Outcome, Source
 
-LINES = 4096  # over all runs of a model; about half a megabyte
 WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story repeats them
 
 
@@ -48,7 +48,7 @@ class Story(RunLog):
 
     __slots__ = ("counters",)
 
-    def __init__(self, length: int = LINES) -> None:
+    def __init__(self, length: int = STORY_LINES) -> None:
         """Nothing happened yet.
 
         Args:

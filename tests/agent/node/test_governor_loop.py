@@ -8,7 +8,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core.host.governor import FLOOR_BYTES_PER_S
+from p2pcache.core.host.settings import FLOOR_BYTES_PER_S
 from p2pcache.errors import UsageError
 from tests.agent.kit import agent, client
 

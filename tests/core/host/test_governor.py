@@ -4,15 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.host.governor import (
-    CPU_STALL,
-    FLOOR_BYTES_PER_S,
-    LINK_USE,
-    STEP,
-    Governor,
-    Mode,
-    Sample,
-)
+from p2pcache.core.host.governor import Governor, Mode, Sample
+from p2pcache.core.host.settings import CPU_STALL, FLOOR_BYTES_PER_S, LINK_USE, STEP
 
 FLOOR, SLOTS = 0.1, 8
 FAST = 1e9  # bytes per second

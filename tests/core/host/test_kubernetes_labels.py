@@ -3,13 +3,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.host.kubernetes_labels import (
-    MAX_LABELS,
-    PREFIX,
-    changes,
-    label_key,
-    wanted_labels,
-)
+from p2pcache.core.host.kubernetes_labels import PREFIX, changes, label_key, wanted_labels
+from p2pcache.core.host.settings import MAX_LABELS
 from p2pcache.ids import Ref
 
 # What the API server accepts after the prefix, from its own documentation.

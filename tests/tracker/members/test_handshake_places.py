@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from functools import partial
 
 import aiohttp
 import msgspec
@@ -132,7 +133,7 @@ async def test_every_way_out_gives_the_place_back(monkeypatch: pytest.MonkeyPatc
                 raise ZeroDivisionError
     async with contextlib.AsyncExitStack() as stack:
         for name in ("a", "b", "c"):  # the third waits, and then the first has to go
-            place = places.hold_place("10.0.0.1", lambda name=name: out.append(name))
+            place = places.hold_place("10.0.0.1", partial(out.append, name))
             await stack.enter_async_context(place)
         assert out == ["a"]
         assert len(places) == 2
