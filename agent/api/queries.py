@@ -231,7 +231,12 @@ class Queries:
 def _files(manifest: manifests.Manifest) -> dict[str, object]:
     return {
         "files": [
-            {"path": file.path, "size": file.size, "chunks": len(file.lengths)}
+            {
+                "path": file.path,
+                "size": file.size,
+                "chunks": len(file.lengths),
+                **({"sha256": f"sha256:{file.sha256.hex()}"} if file.sha256 else {}),
+            }
             for file in manifest.files
         ]
     }

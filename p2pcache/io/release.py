@@ -29,7 +29,7 @@ class Release(NamedTuple):
 
 def this_release() -> Release:
     """The running program. Reads files and asks git; takes some milliseconds."""
-    from p2pcache.core.format.manifest import FORMAT
+    from p2pcache.core.format.manifest import FORMAT_SHA256
     from p2pcache.core.protocol.handshake import VERSIONS
     from p2pcache.io.disk.agent_db import SCHEMA_VERSION
     from p2pcache.io.origins.repo import ROOT
@@ -40,7 +40,12 @@ def this_release() -> Release:
         platform.python_version(),
         package_version("uvloop"),
         package_version("blake3"),
-        {"wire": list(VERSIONS), "cache": SCHEMA_VERSION, "origin": ROOT, "manifest": FORMAT},
+        {
+            "wire": list(VERSIONS),
+            "cache": SCHEMA_VERSION,
+            "origin": ROOT,
+            "manifest": FORMAT_SHA256,
+        },
     )
 
 

@@ -40,6 +40,11 @@ EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand ev
 @click.option(
     "--strict", is_flag=True, help="Refuse a directory that looks like a part of a model."
 )
+@click.option(
+    "--sha256",
+    is_flag=True,
+    help="Record each file's SHA-256, by which hubs and registries know it.",
+)
 @json_option
 @quiet_option
 @client_options("origin")
@@ -49,6 +54,7 @@ def push(
     force: bool,
     repair: bool,
     strict: bool,
+    sha256: bool,
     as_json: bool,
     quiet: bool,
     loaded: Loaded,
@@ -59,7 +65,7 @@ def push(
     nobody ever sees half a model. Prints the model's digest ref on stdout. Links to regular files
     are followed (a Hugging Face snapshot is made of them); other kinds of file are refused.
     Shards that an index names and that aren't there, parts of downloads and pointers of Git LFS
-    are warned of, and refused with --strict.
+    are warned of, and refused with --strict. With --sha256 the same files have another digest.
     With no agent on this machine, or with --origin, it uploads straight to the storage.
 
     Examples:
@@ -80,7 +86,7 @@ def push(
     with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
         _check(target, wanted, reporter)
         _look_for_parts(Path(directory), reporter, strict=strict)
-        found = indexed(Path(directory), _index_progress(reporter))
+        found = indexed(Path(directory), _index_progress(reporter), sha256=sha256)
         done = target.push(wanted, found, reporter, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))

@@ -90,11 +90,16 @@ class Layout:
 
     def _index(self, manifest: Manifest) -> None:
         by_digest: dict[bytes, int] = {}
+        sha256: list[bytes] = []  # of each blob
         for file in manifest.files:
             blob_id = file.blob_id
             if blob_id in self.blob_of_id:
-                self.blob_of_file[file.path] = self.blob_of_id[blob_id]
+                number = self.blob_of_file[file.path] = self.blob_of_id[blob_id]
+                if file.sha256 and sha256[number] and file.sha256 != sha256[number]:
+                    raise InvalidManifest("one blob is listed with two SHA-256")
+                sha256[number] = sha256[number] or file.sha256
                 continue
+            sha256.append(file.sha256)
             number = self.blob_of_id[blob_id] = self.blob_of_file[file.path] = len(self.blobs)
             chunks: array[int] = array("I")
             offset = 0

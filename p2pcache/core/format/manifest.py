@@ -1,4 +1,4 @@
-"""The manifest of format v1: the files and chunks of a model, byte for byte, and nothing about places.
+"""The manifest of formats v1 and v1.1: the files and chunks of a model, byte for byte, and nothing about places.
 
 A manifest is canonical JSON: the same files give the same bytes anywhere, and its BLAKE3 digest
 is the model's identity. Manifests are untrusted input: `decode` accepts exactly what `encode`
@@ -20,6 +20,8 @@ from p2pcache.errors import InvalidManifest
 from p2pcache.ids import DIGEST_BYTES
 
 FORMAT = "p2pcache.manifest.v1"
+FORMAT_SHA256 = "p2pcache.manifest.v1.1"  # some file has its SHA-256
+SHA256_BYTES = 32
 MAX_MANIFEST_BYTES = 256 * MiB
 MAX_FILES = 100_000
 MAX_CHUNKS = 1_000_000
@@ -44,13 +46,15 @@ class File(NamedTuple):
     """One file of a model.
 
     `lengths` and `digests` run in file order; digests are packed 32 bytes each, so that a
-    manifest of a million chunks stays small in memory.
+    manifest of a million chunks stays small in memory. `sha256` (32 bytes, or b"") is of the whole
+    file: hubs and registries name files by it. No byte is proved by it.
     """
 
     path: str
     size: int
     lengths: "array[int]"  # array is generic only from 3.12 on
     digests: bytes
+    sha256: bytes = b""
 
     @property
     def chunks(self) -> Iterator[Chunk]:
@@ -80,11 +84,12 @@ class Manifest(NamedTuple):
         return sum(len(f.lengths) for f in self.files)
 
 
-class _FileRecord(msgspec.Struct, forbid_unknown_fields=True):
+class _FileRecord(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     path: str
     size: int
     lengths: list[int]
     digests: str
+    sha256: str = ""
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True):
@@ -96,24 +101,25 @@ class _Probe(msgspec.Struct):
     format: str = ""
 
 
-_HEAD = f'{{"format":"{FORMAT}","files":['.encode()
+_HEAD = re.compile(rb'\{"format":"p2pcache\.manifest\.v1(?:\.1)?","files":\[')
 _SIZE, _LENGTHS, _DIGESTS = b'","size":', b',"lengths":[', b'],"digests":"'
+_TAIL = re.compile(rb'[0-9a-f]*(?:","sha256":"[0-9a-f]{64})?"\}')  # after _DIGESTS
 _decoder = msgspec.json.Decoder(_Record)
 _encoder = msgspec.json.Encoder()
 
 
-def make_file(path: str, chunks: Iterable[Chunk]) -> File:
+def make_file(path: str, chunks: Iterable[Chunk], sha256: bytes = b"") -> File:
     """A file of these chunks."""
     listed = list(chunks)
     lengths = array("I", (c.length for c in listed))
-    return File(path, sum(lengths), lengths, b"".join(c.digest for c in listed))
+    return File(path, sum(lengths), lengths, b"".join(c.digest for c in listed), sha256)
 
 
 def make_manifest(files: Iterable[File]) -> Manifest:
     """A validated manifest of files in any order.
 
     Raises:
-        InvalidManifest: a path or a limit of format v1 is broken.
+        InvalidManifest: a path or a limit of the format is broken.
     """
     manifest = Manifest(tuple(sorted(files, key=lambda f: f.path.encode())))
     _check(manifest)
@@ -130,15 +136,13 @@ def blob_id(chunks: Iterable[Chunk]) -> str:
 
 def encode(manifest: Manifest) -> bytes:
     """The canonical bytes: JSON without white space, keys in the order of docs/format.md."""
-    return _encoder.encode(
-        _Record(
-            FORMAT,
-            [
-                _FileRecord(f.path, f.size, f.lengths.tolist(), f.digests.hex())
-                for f in manifest.files
-            ],
-        )
-    )
+    records = [
+        _FileRecord(f.path, f.size, f.lengths.tolist(), f.digests.hex(), f.sha256.hex())
+        for f in manifest.files
+    ]
+    # A model without SHA-256 keeps the digest that it has had since the first release.
+    known = any(f.sha256 for f in manifest.files)
+    return _encoder.encode(_Record(FORMAT_SHA256 if known else FORMAT, records))
 
 
 def digest_of(encoded: bytes) -> str:
@@ -164,14 +168,15 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
             "is corrupt; push again with --repair"
         )
     if len(encoded) > _SMALL_BYTES:
-        if not encoded.startswith(_HEAD):
+        head = _HEAD.match(encoded)
+        if head is None:
             raise _unreadable(encoded, None)
-        _count(encoded)
+        _count(encoded, head.end())
     try:
         record = _decoder.decode(encoded)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise _unreadable(encoded, error) from None
-    if record.format != FORMAT:
+    if record.format not in (FORMAT, FORMAT_SHA256):
         raise _unreadable(encoded, None)
     manifest = Manifest(tuple(_file(r) for r in record.files))
     _check(manifest)
@@ -180,18 +185,26 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
     return manifest
 
 
-def _count(encoded: bytes) -> None:
+def _count(encoded: bytes, at: int) -> None:
     """Refuse more files or chunks than a manifest may have, before they become objects.
 
     Other than canonical text could hide some from the count, so it is refused, too.
+
+    Args:
+        encoded: the manifest.
+        at: where its first file begins.
     """
-    at, files, chunks = len(_HEAD), 0, 0
+    files, chunks = 0, 0
     while encoded[at - 1 : at] != b"]":
         sizes = encoded.find(_SIZE, at)
         lengths = encoded.find(_LENGTHS, sizes)
         digests = encoded.find(_DIGESTS, lengths)
-        end = encoded.find(b'"}', digests + len(_DIGESTS))
-        if not (encoded.startswith(b'{"path":"', at) and 0 < sizes < lengths < digests < end):
+        tail = _TAIL.match(encoded, digests + len(_DIGESTS))
+        if not (
+            tail is not None
+            and encoded.startswith(b'{"path":"', at)
+            and 0 < sizes < lengths < digests
+        ):
             raise InvalidManifest("manifest is not in canonical form")
         path = encoded[at + 9 : sizes].replace(b"\\\\", b"").replace(b'\\"', b"")
         if b'"' in path or not encoded[sizes + len(_SIZE) : lengths].isdigit():
@@ -202,7 +215,7 @@ def _count(encoded: bytes) -> None:
             raise InvalidManifest(
                 f"a manifest of more than {MAX_FILES:,} files or {MAX_CHUNKS:,} chunks is over the limit"
             )
-        at = end + 3  # the brace, and a comma or the list's end
+        at = tail.end() + 1  # behind a comma or the list's end
     if encoded[at:] != b"}":
         raise InvalidManifest("manifest is not in canonical form")
 
@@ -212,20 +225,21 @@ def _unreadable(encoded: bytes, error: Exception | None) -> InvalidManifest:
         found = msgspec.json.decode(encoded, type=_Probe).format
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         found = ""
-    if found.startswith("p2pcache.manifest.") and found != FORMAT:
+    if found.startswith("p2pcache.manifest.") and found not in (FORMAT, FORMAT_SHA256):
         return InvalidManifest(
-            f"manifest format {found!r} is newer than this release understands ({FORMAT}); upgrade p2pcache"
+            f"manifest format {found!r} is newer than this release understands ({FORMAT_SHA256}); "
+            "upgrade p2pcache"
         )
     return InvalidManifest(f"not a manifest of format {FORMAT}: {error or found!r}")
 
 
 def _file(record: _FileRecord) -> File:
     try:
-        digests = bytes.fromhex(record.digests)
+        digests, sha256 = bytes.fromhex(record.digests), bytes.fromhex(record.sha256)
         lengths = array("I", record.lengths)
     except (ValueError, OverflowError, TypeError):
         raise InvalidManifest(f"file {record.path!r}: bad chunk list") from None
-    return File(record.path, record.size, lengths, digests)
+    return File(record.path, record.size, lengths, digests, sha256)
 
 
 def _check(manifest: Manifest) -> None:
@@ -270,6 +284,8 @@ def _check_chunks(file: File) -> None:
         raise InvalidManifest(f"file {file.path!r}: digests and lengths don't pair up")
     if sum(lengths) != file.size:
         raise InvalidManifest(f"file {file.path!r}: chunk lengths don't add up to its size")
+    if len(file.sha256) not in (0, SHA256_BYTES):
+        raise InvalidManifest(f"file {file.path!r}: a SHA-256 has 32 bytes")
     if lengths and not 0 < min(lengths) <= max(lengths) <= MAX_CHUNK_BYTES:
         raise InvalidManifest(f"file {file.path!r}: a chunk is empty or over 64 MiB")
 

@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import threading
+from typing import Protocol, TypeVar
 
 from blake3 import blake3
 
@@ -18,7 +19,17 @@ _local = threading.local()
 _log = logging.getLogger(__name__)
 
 
-def hash_region(fd: int, offset: int, length: int, hasher: blake3) -> blake3:
+class Hasher(Protocol):
+    """BLAKE3's, or one of `hashlib`."""
+
+    def update(self, data: memoryview, /) -> object:
+        """Go on with these bytes."""
+
+
+SomeHasher = TypeVar("SomeHasher", bound=Hasher)
+
+
+def hash_region(fd: int, offset: int, length: int, hasher: SomeHasher) -> SomeHasher:
     """Feed a part of a file to a hasher, through one reused buffer per thread."""
     buffer: bytearray | None = getattr(_local, "buffer", None)
     if buffer is None:

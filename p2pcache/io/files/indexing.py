@@ -8,6 +8,7 @@ Left out silently, because they are no part of the model: `.git` (anywhere), and
 `.cache/huggingface` (`hf download --local-dir` leaves it) and what a file system keeps there.
 """
 
+import hashlib
 import os
 import stat
 import threading
@@ -49,11 +50,11 @@ class _Found(NamedTuple):
 
 
 class _Unit(NamedTuple):
-    """Consecutive chunks of one file."""
+    """Consecutive chunks of one file, or the whole file."""
 
     file: int  # index into the found files
     first: int  # chunk index
-    chunks: int
+    chunks: int  # 0: the whole file, for its SHA-256
     offset: int
     nbytes: int
 
@@ -67,6 +68,7 @@ class _Reading:
         self.sparse = found.info.st_blocks * _SECTOR < found.info.st_size
         self.lengths: array[int] = array("I")
         self.digests = bytearray()
+        self.sha256 = b""
         self.units_left = 0
 
     def check_unchanged(self) -> None:
@@ -84,7 +86,11 @@ class _Reading:
 
 
 def index_directory(
-    path: Path, *, workers: int = 2, progress: Callable[[Progress], None] | None = None
+    path: Path,
+    *,
+    workers: int = 2,
+    sha256: bool = False,
+    progress: Callable[[Progress], None] | None = None,
 ) -> tuple[Manifest, dict[str, Path]]:
     """Hash a directory.
 
@@ -94,6 +100,8 @@ def index_directory(
     Args:
         path: the directory.
         workers: hashing threads.
+        sha256: compute each file's SHA-256, too. A file is read once more for it, by one thread, since
+            SHA-256 knows no order but the file's.
         progress: called in this thread, several times a second for large files.
 
     Returns:
@@ -107,7 +115,7 @@ def index_directory(
     found = sorted(_walk(path), key=lambda f: f.path.encode())
     if not found:
         raise UsageError(f"{path} holds no files; a model needs at least one")
-    files = _Indexing(found, progress).hash_files(workers)
+    files = _Indexing(found, progress, sha256=sha256).hash_files(workers)
     try:
         manifest = make_manifest(files)
     except InvalidManifest as error:
@@ -180,10 +188,13 @@ def _stamp(info: os.stat_result) -> tuple[int, int, int, int]:
 class _Indexing:
     """One run over all files; the calling thread plans, two or more threads hash."""
 
-    def __init__(self, found: list[_Found], progress: Callable[[Progress], None] | None) -> None:
+    def __init__(
+        self, found: list[_Found], progress: Callable[[Progress], None] | None, *, sha256: bool
+    ) -> None:
         self._found = found
+        self._sha256 = sha256
         self._progress = progress
-        self._total = sum(f.info.st_size for f in found)
+        self._total = sum(f.info.st_size for f in found) * (2 if sha256 else 1)
         self._done = 0
         self._reading: dict[int, _Reading] = {}
         self._files: list[File | None] = [None] * len(found)
@@ -196,7 +207,8 @@ class _Indexing:
         with ThreadPoolExecutor(workers, "hash") as pool:
             try:
                 for unit in self._units():
-                    pending.append((unit, pool.submit(self._hash, unit)))
+                    hashing = self._hash if unit.chunks else self._hash_whole
+                    pending.append((unit, pool.submit(hashing, unit)))
                     if len(pending) >= _AHEAD:
                         self._collect(*pending.popleft())
                 while pending:
@@ -219,6 +231,8 @@ class _Indexing:
                 reading.lengths = array("I", _cuts(reading.fd, found))
             reading.digests = bytearray(DIGEST_BYTES * len(reading.lengths))
             units = list(_split(number, reading.lengths))
+            if self._sha256:  # first, as it takes longest
+                units.insert(0, _Unit(number, 0, 0, 0, found.info.st_size))
             reading.units_left = len(units)
             if not units:
                 self._close(number)
@@ -238,6 +252,16 @@ class _Indexing:
                     digest = hash_region(reading.fd, offset, length, blake3()).digest()
                 reading.digests[chunk * DIGEST_BYTES : (chunk + 1) * DIGEST_BYTES] = digest
                 offset += length
+
+    def _hash_whole(self, unit: _Unit) -> None:
+        reading, hasher = self._reading[unit.file], hashlib.sha256()
+        with disk_errors(reading.found.path):
+            for offset in range(0, unit.nbytes, _UNIT_BYTES):
+                if self._stop.is_set():
+                    return
+                length = min(_UNIT_BYTES, unit.nbytes - offset)
+                hash_region(reading.fd, offset, length, hasher)
+        reading.sha256 = hasher.digest()
 
     def _zero(self, length: int) -> bytes:
         digest = self._zeros.get(length)
@@ -263,7 +287,11 @@ class _Indexing:
         os.close(reading.fd)
         found = reading.found
         self._files[number] = File(
-            found.path, found.info.st_size, reading.lengths, bytes(reading.digests)
+            found.path,
+            found.info.st_size,
+            reading.lengths,
+            bytes(reading.digests),
+            reading.sha256,
         )
 
 

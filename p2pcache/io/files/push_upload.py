@@ -25,9 +25,14 @@ class Indexed(NamedTuple):
     sources: dict[str, Path]  # the file behind each path of the model
 
 
-def indexed(directory: Path, progress: Callable[[Progress], None] | None = None) -> Indexed:
+def indexed(
+    directory: Path,
+    progress: Callable[[Progress], None] | None = None,
+    *,
+    sha256: bool = False,
+) -> Indexed:
     """Hash a directory; arguments and errors are those of `index_directory`."""
-    manifest, sources = index_directory(directory, progress=progress)
+    manifest, sources = index_directory(directory, progress=progress, sha256=sha256)
     return Indexed(Layout(manifest), encode(manifest), sources)
 
 

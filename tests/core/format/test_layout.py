@@ -104,3 +104,15 @@ def test_tables_agree(shape: list[list[int]], words: int) -> None:
     }
     listed = {tuple(p): c for c in range(layout.chunk_count) for p in layout.places(c)}
     assert listed == places
+
+
+def test_one_blob_has_one_sha256() -> None:
+    chunk = [Chunk(1, bytes(32))]
+    files = [
+        make_file("a", chunk, bytes(32)),
+        make_file("b", chunk),
+        make_file("c", chunk, bytes(32)),
+    ]
+    assert len(Layout(make_manifest(files)).blobs) == 1
+    with pytest.raises(InvalidManifest, match="two SHA-256"):
+        Layout(make_manifest([*files, make_file("d", chunk, b"x" * 32)]))

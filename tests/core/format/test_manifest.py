@@ -1,5 +1,6 @@
 """Format v1 byte for byte: golden files, round trips, and hostile manifests."""
 
+import hashlib
 import json
 import random
 from array import array
@@ -234,6 +235,50 @@ def test_a_million_chunks_stay_small() -> None:
     assert blob_id([]) == make_file("e", []).blob_id
 
 
+# -- format v1.1: the SHA-256 of a file ------------------------------------------------------------
+
+SHA = bytes(range(32))
+
+
+def test_a_file_may_carry_its_sha256() -> None:
+    plain = make_manifest([make_file("a", [Chunk(1, bytes(32))]), make_file("b", [])])
+    known = make_manifest([make_file("a", [Chunk(1, bytes(32))], SHA), make_file("b", [])])
+    encoded = encode(known)
+    assert encoded.startswith(b'{"format":"p2pcache.manifest.v1.1","files":[')
+    assert f'"digests":"{"00" * 32}","sha256":"{SHA.hex()}"}}'.encode() in encoded
+    assert encoded.count(b"sha256") == 1  # only where it is known
+    assert decode(encoded) == known
+    assert encode(plain).startswith(b'{"format":"p2pcache.manifest.v1","files":[')
+    assert known.files[0].blob_id == plain.files[0].blob_id  # the bytes keep their name
+
+
+def test_golden_with_sha256() -> None:
+    """Written with the standard library alone, from the words of docs/format.md."""
+    stored = json.loads((golden_kit.FOLDER / "v1.1" / "small.json").read_text())
+    golden = golden_kit.load("small.json")
+    manifest = decode(stored["manifest"].encode(), stored["digest"])
+    assert encode(manifest) == stored["manifest"].encode()
+    for file, plain in zip(manifest.files, decode(golden.manifest).files, strict=True):
+        content = hashlib.sha256(golden.files[file.path]).digest()
+        assert file == plain._replace(sha256=b"" if file.path == "one" else content)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        b'{"format":"p2pcache.manifest.v1","files":[{"path":"a","size":0,"lengths":[],"digests":"","sha256":"%b"}]}',
+        b'{"format":"p2pcache.manifest.v1.1","files":[{"path":"a","size":0,"lengths":[],"digests":"","sha256":"%.62b"}]}',
+        b'{"format":"p2pcache.manifest.v1.1","files":[{"path":"a","size":0,"lengths":[],"sha256":"%b","digests":""}]}',
+        b'{"format":"p2pcache.manifest.v1.1","files":[{"path":"a","size":0,"lengths":[],"digests":"%.0b","sha256":""}]}',
+        b'{"format":"p2pcache.manifest.v1.1","files":[{"path":"a","size":0,"lengths":[],"digests":"%.0b"}]}',
+    ],
+    ids=["old version", "short", "order", "empty", "none"],
+)
+def test_a_sha256_has_one_form(encoded: bytes) -> None:
+    with pytest.raises(InvalidManifest):
+        decode(encoded % SHA.hex().encode())
+
+
 # -- small bytes, large objects --------------------------------------------------------------------
 
 
@@ -249,9 +294,15 @@ def test_a_million_chunks_stay_small() -> None:
 )  # fmt: skip
 def test_a_valid_manifest_passes_the_count(files: list[tuple[str, int]]) -> None:
     made = Manifest(
-        tuple(make_file(path, [Chunk(7, bytes(32))] * chunks) for path, chunks in files)
+        tuple(
+            make_file(path, [Chunk(7, bytes(32))] * chunks, SHA[: 32 * (chunks % 2)])
+            for path, chunks in files
+        )
     )
-    module._count(encode(made))
+    encoded = encode(made)
+    head = module._HEAD.match(encoded)
+    assert head is not None
+    module._count(encoded, head.end())
 
 
 EMPTY = b'{"path":"a","size":0,"lengths":[],"digests":""}'
@@ -266,12 +317,13 @@ HIDDEN = b'{"size":0,"path":"a","lengths":[],"digests":""}'
         (HIDDEN + b",") * 200_000 + HIDDEN + b"]}",
         (b"[[" * 5_000_000) + b"]}",
         (EMPTY + b", ") * 200_000 + EMPTY + b"]}",
+        EMPTY[:-1] + b',"lengths":[' + b"1," * 4_300_000 + b'1],"digests":""}]}',
         EMPTY + b'],"files":[' + (HIDDEN + b",") * 200_000 + HIDDEN + b"]}",
         b'{"path":"a' + b'"},' * 3_000_000 + EMPTY + b"]}",
         b'{"path":"' + b"x" * 9_000_000 + b'"',
         b" " * 9_000_000,
     ],
-    ids=["files", "chunks", "order", "depth", "spaces", "twice", "broken", "endless", "nothing"],
+    ids=["files", "chunks", "order", "depth", "spaces", "again", "twice", "broken", "endless", "nothing"],
 )  # fmt: skip
 def test_a_bomb_is_counted_before_it_is_unpacked(
     files: bytes, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ import os
 import random
 import resource
 import socket
+import subprocess
 import time
 from pathlib import Path
 
@@ -157,7 +158,7 @@ def test_a_file_that_changes_meanwhile(folder: Path, monkeypatch: pytest.MonkeyP
     found = sorted(indexing._walk(folder))
     (folder / "b.bin").write_bytes(b"other")
     with pytest.raises(UsageError, match=r"b\.bin changed while it was read"):
-        indexing._Indexing(found, None).hash_files(1)
+        indexing._Indexing(found, None, sha256=False).hash_files(1)
     checked = indexing._Reading.check_unchanged
 
     def written_to_before_it_is_checked(file: indexing._Reading) -> None:
@@ -248,3 +249,23 @@ def test_ten_thousand_small_files_from_directory_to_tree(tmp_path: Path) -> None
     assert whole.complete
     assert time.process_time() - again < 3
     store.close()
+
+
+def test_sha256_is_what_the_standard_tool_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexing, "_UNIT_BYTES", 300_000)
+    files = {"empty": b"", "big.bin": random.Random(1).randbytes(1_000_001), "small/one": b"1"}
+    write(folder, files)
+    os.truncate(folder / "empty", 2_000_000)  # a hole
+    seen: list[Progress] = []
+    manifest, sources = index_directory(folder, sha256=True, progress=seen.append)
+    said = subprocess.run(
+        ["sha256sum", *(sources[file.path] for file in manifest.files)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = [line.split()[0] for line in said.stdout.splitlines()]
+    assert [file.sha256.hex() for file in manifest.files] == expected
+    assert seen[-1].bytes_done == seen[-1].bytes_total
+    plain, _ = index_directory(folder)
+    assert [f._replace(sha256=b"") for f in manifest.files] == list(plain.files)
