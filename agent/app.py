@@ -10,9 +10,11 @@ from pathlib import Path
 import p2pcache
 from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.api.listeners import Listeners
+from p2pcache.agent.api.listeners import Door, Listeners
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
+from p2pcache.agent.doors import hub
+from p2pcache.agent.doors.open_model import ModelDoor
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -151,6 +153,8 @@ class AgentApp:
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
+        models = ModelDoor(pulls, self.downloads)
+        self._doors = [Door("hf_listen", hub.RULE, hub.HubDoor(self.store, models).application)]
         self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
         self.lost_tracker = LostTracker(self.context, self.downloads, members)
@@ -185,7 +189,7 @@ class AgentApp:
                     self.tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 if self._labeller is not None:
                     self._labeller.start()
-                await stack.enter_async_context(self.listeners.listening(self.api))
+                await stack.enter_async_context(self.listeners.listening(self.api, self._doors))
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,

@@ -29,6 +29,7 @@ from p2pcache.io.tasks import asking
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # of a pod it is the pod's name
+HUB_TOKEN = "hf_"  # begins every token of huggingface.co
 RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -98,7 +99,12 @@ class Gate:
         self._key = key
 
     def middleware(
-        self, listener: ListenerKind, *, group: int | None = None, trusted: bool = False
+        self,
+        listener: ListenerKind,
+        *,
+        group: int | None = None,
+        trusted: bool = False,
+        rule: Rule | None = None,
     ) -> Any:
         """The gate of one listener.
 
@@ -106,6 +112,7 @@ class Gate:
             listener: its kind.
             group: id of the group whose members are operators, on the operators' socket.
             trusted: every client of it is an operator (loopback and `--insecure`).
+            rule: of every call of it; None: the table of routes has them.
         """
 
         @web.middleware
@@ -121,7 +128,7 @@ class Gate:
                 if resource is None:  # no such path: aiohttp answers 404
                     await self._admit(caller, UNLISTED)
                     return await handler(request)
-                return await self._call(request, handler, caller, call)
+                return await self._call(request, handler, caller, call, rule)
             except Denied as error:
                 self._audit_refusal(caller, call, error)
                 raise
@@ -129,15 +136,16 @@ class Gate:
         return gate
 
     async def _call(
-        self, request: web.Request, handler: Handler, caller: Caller, call: str
+        self, request: web.Request, handler: Handler, caller: Caller, call: str, rule: Rule | None
     ) -> web.StreamResponse:
-        method, _, path = call.partition(" ")
-        route = BY_CALL.get(("GET" if method == "HEAD" else method, path))
-        rule = UNLISTED if route is None else route.rule
+        if rule is None:
+            method, _, path = call.partition(" ")
+            route = BY_CALL.get(("GET" if method == "HEAD" else method, path))
+            rule = UNLISTED if route is None else route.rule
         await self._admit(caller, rule)
         if rule.scope is not None:
             caller.need(rule.scope, EVERY if rule.where == "node" else "", call)
-        if self.stopping.is_set() and method != "GET":
+        if self.stopping.is_set() and request.method != "GET":
             raise Unreachable("the agent is stopping; try again when it is back")
         async with self._place(caller, rule):
             return await handler(request)
@@ -148,9 +156,10 @@ class Gate:
         self, request: web.Request, listener: ListenerKind, group: int | None, *, trusted: bool
     ) -> Caller:
         """The caller as the connection shows it, before any token."""
-        if listener in ("api", "health"):
+        if listener in ("api", "health", "door"):
             address = f"ip={request.remote}"
-            return Caller(address, address, OPERATOR if trusted else None, listener)
+            of_all = self._clients if listener == "door" else None
+            return Caller(address, address, OPERATOR if trusted else of_all, listener)
         peer = peer_of(request.transport)
         rights: Rights | None = self._clients
         if listener == "operator":
@@ -161,13 +170,16 @@ class Gate:
     def _with_token(self, request: web.Request, caller: Caller) -> Caller:
         """The caller with the rights of its token. They replace those of the connection, even wider ones.
 
-        On the client socket the token decides about namespaces only: its scope is pull in any case.
+        On the client socket and at doors the token decides about namespaces only: its scope is pull in any case.
+        At a door on loopback a hub's own token is passed over: its clients send the one that they have.
 
         Raises:
             Denied: the token isn't good, or this agent takes none.
         """
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
+            return caller
+        if caller.listener == "door" and text.startswith(HUB_TOKEN):
             return caller
         if scheme.lower() != "bearer":
             raise Denied("only tokens are understood here: Authorization: Bearer TOKEN")
@@ -181,7 +193,7 @@ class Gate:
         except NotAllowed as error:
             raise Denied(str(error)) from None
         rights = token.rights
-        if caller.listener == "client":
+        if caller.listener in ("client", "door"):
             rights = Rights(Scope.PULL, rights.namespaces)
         # A token's default name is that of its maker, so the name alone doesn't tell clients apart.
         client = f"token={token.name} id={token.id}"

@@ -1,12 +1,22 @@
-"""The listeners of an agent's API: two unix sockets, and TCP if the settings say so."""
+"""The listeners of an agent: two unix sockets and, if the settings say so, TCP for the API and for doors."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from aiohttp import web
 
 from p2pcache.agent.api.gate import ApiLimits, Gate
 from p2pcache.agent.api.handlers import Api
-from p2pcache.agent.settings import DEFAULT_CLIENT_SOCKET, DEFAULT_SOCKET, AgentSettings
+from p2pcache.agent.api.rights import ListenerKind
+from p2pcache.agent.api.routes import Rule
+from p2pcache.agent.settings import (
+    DEFAULT_CLIENT_SOCKET,
+    DEFAULT_SOCKET,
+    DOORS,
+    AgentSettings,
+)
 from p2pcache.core.protocol.tokens import check_namespaces, signing_key
 from p2pcache.errors import UsageError
 from p2pcache.io.http import server
@@ -16,6 +26,14 @@ OPERATOR_MODE = (
     0o660  # members of the socket's group are operators; the folder decides who reaches it
 )
 CLIENT_MODE = 0o666  # every user who can see the socket may pull
+
+
+class Door(NamedTuple):
+    """Another program's protocol on a port of its own."""
+
+    setting: str  # names its address
+    rule: Rule  # of every call
+    application: Callable[[Any], web.Application]  # behind a gate's middleware
 
 
 class Listeners:
@@ -29,6 +47,7 @@ class Listeners:
         """
         self.health_address = ""
         self.api_address = ""
+        self.door_addresses: dict[str, str] = {}  # by setting
         self._settings = settings
         path, what = settings.token_key_file, "token key"
         if not path:
@@ -37,14 +56,19 @@ class Listeners:
         key = signing_key(secret) if secret.key else None
         self._trusted = key is None
         self._check_exposure()
+        self._check_doors()
         namespaces = tuple(settings.client_namespaces.replace(",", " ").split())
         check_namespaces(namespaces)
         self.gate = Gate(key=key, client_namespaces=namespaces, limits=limits or ApiLimits())
         self.key = KeyWatch(path, secret, what, lambda: self.gate.rekey(signing_key(secret)))
 
     @contextlib.asynccontextmanager
-    async def listening(self, api: Api) -> AsyncIterator[None]:
+    async def listening(self, api: Api, doors: Iterable[Door]) -> AsyncIterator[None]:
         """Listen for the length of the block.
+
+        Args:
+            api: the calls of this agent.
+            doors: those whose setting is empty stay closed.
 
         Raises:
             UsageError, NotAllowed: an address or path can't be listened on.
@@ -60,6 +84,12 @@ class Listeners:
                 self.api_address = server.bound_address(sock)
                 app = api.application("api", trusted=self._trusted)
                 await stack.enter_async_context(server.serving(app, [sock]))
+            for door in doors:
+                if listen := getattr(settings, door.setting):
+                    sock = server.listen_tcp(listen)
+                    self.door_addresses[door.setting] = server.bound_address(sock)
+                    gate = self.gate.middleware(self._door_kind(listen), rule=door.rule)
+                    await stack.enter_async_context(server.serving(door.application(gate), [sock]))
             if path := self._client_socket():
                 sock = server.listen_unix(Path(path), mode=CLIENT_MODE)
                 stack.callback(server.remove_unix, Path(path))
@@ -77,6 +107,20 @@ class Listeners:
         if not path and by_default and Path(DEFAULT_CLIENT_SOCKET).parent.is_dir():
             return DEFAULT_CLIENT_SOCKET
         return path
+
+    @staticmethod
+    def _door_kind(listen: str) -> ListenerKind:
+        """On loopback a door's clients may what those of the client socket may; elsewhere they need a token."""
+        return "door" if is_loopback(server.parse_listen(listen)[0]) else "api"
+
+    def _check_doors(self) -> None:
+        for setting in DOORS:
+            listen = getattr(self._settings, setting)
+            if listen and self._trusted and self._door_kind(listen) == "api":
+                raise UsageError(
+                    f"refusing to listen on {listen} ({setting}) without a key: nobody's token could be "
+                    "checked; set --token-key-file (or --cluster-key-file), or listen on loopback"
+                )
 
     def _check_exposure(self) -> None:
         listen = self._settings.api_listen

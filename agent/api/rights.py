@@ -11,8 +11,8 @@ from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.errors import NotAllowed
 from p2pcache.ids import Ref
 
-ListenerKind = Literal["operator", "client", "api", "health"]
-"""The listener that a call came through: the two unix sockets, the API on TCP, health on TCP."""
+ListenerKind = Literal["operator", "client", "api", "health", "door"]
+"""The listener that a call came through: the two unix sockets, the API on TCP, health on TCP, a door on loopback."""
 
 
 class Denied(NotAllowed):

@@ -1,0 +1,1 @@
+"""Doors: protocols of other programs in which this agent hands out models, read-only."""

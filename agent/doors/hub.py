@@ -1,0 +1,291 @@
+"""The hub door: unmodified clients of a model hub read models through this agent, while chunks arrive.
+
+`HF_ENDPOINT=http://127.0.0.1:7402` is all that `hf download`, `snapshot_download` and `from_pretrained` need. The
+routes and headers are those that huggingface_hub asks for; nothing can be written.
+"""
+
+import re
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+from aiohttp import web
+
+from p2pcache.agent.api.gate import CALLER, Gate
+from p2pcache.agent.api.rights import Denied
+from p2pcache.agent.api.routes import Rule
+from p2pcache.agent.doors import hub_answers as answers
+from p2pcache.agent.doors.http_range import wanted_bytes
+from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
+from p2pcache.core.format.manifest import File
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
+from p2pcache.io import pools
+from p2pcache.io.http import server
+from p2pcache.io.http.bodies import read_body
+from p2pcache.io.models.store import Store
+
+RULE = Rule(Scope.PULL, "seen", "pull", cheap=True)  # of every call; the namespace is checked later
+MAX_PATHS = 10_000  # of one question; the client asks for what it was told before
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_MAIN = "main"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class _Missing(Exception):
+    """Something isn't there; `kind` is the hub's word for it."""
+
+    def __init__(self, kind: str, text: str, commit: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.commit = commit
+
+
+class _Wanted(NamedTuple):
+    """What a URL names."""
+
+    repo: str  # as the client wrote it
+    ref: Ref
+
+
+class HubDoor:
+    """The handlers of the hub door."""
+
+    def __init__(self, store: Store, models: ModelDoor) -> None:
+        self._store = store
+        self._models = models
+
+    def application(self, gate: Any) -> web.Application:
+        """The door as an application, behind a gate's middleware."""
+        app = server.make_app(gate, _hub_errors)
+        for repo in ("{namespace}/{name}", "{name}"):
+            for path, handler in (
+                (f"/api/models/{repo}", self.get_model),
+                (f"/api/models/{repo}/revision/{{revision}}", self.get_model),
+                (f"/api/models/{repo}/tree/{{revision}}", self.get_tree),
+                (f"/api/models/{repo}/tree/{{revision}}/{{path:.+}}", self.get_tree),
+                (f"/api/models/{repo}/refs", self.get_refs),
+                (f"/{repo}/resolve/{{revision}}/{{path:.+}}", self.get_file),
+            ):
+                app.router.add_get(path, handler)
+            app.router.add_post(f"/api/models/{repo}/paths-info/{{revision}}", self.post_paths_info)
+        return app
+
+    async def get_model(self, request: web.Request) -> web.Response:
+        """A model and its files' names."""
+        wanted = await self._wanted(request)
+        model = await self._open(wanted)
+        blobs = request.query.get("blobs", "").lower() in ("1", "true")
+        return server.json_response(
+            answers.model_info(wanted.repo, model.layout.digest, model.files.values(), blobs=blobs)
+        )
+
+    async def get_tree(self, request: web.Request) -> web.Response:
+        """The entries of a folder, a page at a time."""
+        wanted = await self._wanted(request)
+        model = await self._open(wanted)
+        folder = request.match_info.get("path", "").strip("/")
+        recursive = request.query.get("recursive", "").lower() in ("1", "true")
+        entries = answers.tree(model.files.values(), folder, recursive=recursive)
+        if folder and not entries:
+            raise _missing_entry(model, folder)
+        cursor = request.query.get("cursor", "0")
+        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 10):
+            raise UsageError(f"no such page: {cursor[:20]!r}")
+        first = int(cursor)
+        page = server.json_response(entries[first : first + answers.PAGE_ENTRIES])
+        if first + answers.PAGE_ENTRIES < len(entries):
+            following = request.url.update_query(cursor=str(first + answers.PAGE_ENTRIES))
+            page.headers["Link"] = f'<{following}>; rel="next"'
+        return page
+
+    async def post_paths_info(self, request: web.Request) -> web.Response:
+        """The entries of some paths; those that aren't there are left out."""
+        wanted = await self._wanted(request)
+        paths = await _asked_paths(request)
+        model = await self._open(wanted)
+        found = [model.files[path] for path in paths if path in model.files]
+        return server.json_response([answers.file_entry(file) for file in found])
+
+    async def get_refs(self, request: web.Request) -> web.Response:
+        """The tags of a model that this cache knows."""
+        wanted = await self._wanted(request)
+        known = await pools.STEPS.run(self._tags, wanted.ref)
+        if not known:
+            model = await self._open(wanted)
+            known = {wanted.ref.tag: answers.commit_of(model.layout.digest)}
+        return server.json_response(answers.refs(known))
+
+    def _tags(self, ref: Ref) -> dict[str, str]:
+        named = {
+            one.tag: self._store.named(one) for one in self._store.refs() if one[:2] == ref[:2]
+        }
+        return {tag: answers.commit_of(digest) for tag, digest in named.items() if digest}
+
+    async def get_file(self, request: web.Request) -> web.StreamResponse:
+        """A file's head or bytes, of which each is proved; those that aren't here yet are waited for."""
+        wanted = await self._wanted(request)
+        model = await self._open(wanted)
+        path = request.match_info["path"]
+        file = model.files.get(path)
+        if file is None:
+            raise _missing_entry(model, path)
+        headers = {
+            "X-Repo-Commit": answers.commit_of(model.layout.digest), "ETag": f'"{answers.etag_of(file)}"',
+            "Accept-Ranges": "bytes", "Cache-Control": "no-transform", "X-Linked-Size": str(file.size),
+            "X-Linked-Etag": f'"{answers.etag_of(file)}"',
+            "Content-Disposition": f"inline; filename*=UTF-8''{quote(path.rpartition('/')[2])}",
+            "Content-Type": "application/octet-stream",
+        }  # fmt: skip
+        span = wanted_bytes(request.headers.get("Range", ""), file.size) if file.size else (0, 0)
+        if span is None:
+            return web.Response(
+                status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"}
+            )
+        start, end = span
+        partial = (start, end) != (0, file.size)
+        if partial:
+            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+        headers["Content-Length"] = str(end - start)
+        response = web.StreamResponse(status=206 if partial else 200, headers=headers)
+        if request.method == "HEAD":
+            await response.prepare(request)
+            return response
+        return await self._send(request, response, model, file, start, end)
+
+    async def _send(
+        self, request: web.Request, response: web.StreamResponse, model: OpenModel, file: File,
+        start: int, end: int,
+    ) -> web.StreamResponse:  # fmt: skip
+        try:
+            async with aclosing(self._models.stream(model, file, start, end)) as pieces:
+                async for piece in pieces:
+                    if not response.prepared:  # until the first byte an error is an answer
+                        await response.prepare(request)
+                    await response.write(piece)
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the client has left
+        except P2PCacheError:
+            if not response.prepared:
+                raise
+            # The client sees that bytes are missing, and asks for the rest.
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    # -- names ---------------------------------------------------------------------------------------
+
+    async def _wanted(self, request: web.Request) -> _Wanted:
+        """What the URL names, if the caller may read it.
+
+        Raises:
+            Denied: it may not.
+            _Missing: there can't be such a model or revision.
+        """
+        named = request.match_info
+        namespace, name = named.get("namespace", ""), named["name"]
+        repo = f"{namespace}/{name}" if namespace else name
+        try:
+            ref = Ref.parse(f"{namespace or DEFAULT_NAMESPACE}/{name}".lower())
+        except UsageError:
+            raise _Missing("RepoNotFound", f"no model can be called {repo[:200]!r}") from None
+        request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {repo}")
+        return _Wanted(repo, await self._revision(ref, named.get("revision", _MAIN)))
+
+    async def _revision(self, ref: Ref, revision: str) -> Ref:
+        if _COMMIT.fullmatch(revision):
+            digest = await pools.STEPS.run(self._digest_of, ref, revision)
+            if digest is not None:
+                return ref._replace(digest=digest)
+        try:
+            tagged = Ref.parse(f"{ref.namespace}/{ref.name}:{revision}")
+        except UsageError:
+            raise _Missing("RevisionNotFound", f"no revision {revision[:200]!r}") from None
+        return tagged
+
+    def _digest_of(self, ref: Ref, commit: str) -> str | None:
+        """The model of this name whose digest begins so, if this cache knows it."""
+        for model in self._store.models():
+            if model.digest.startswith(commit):
+                names = self._store.names_of(model.digest)
+                if any(name[:2] == ref[:2] for name in names):
+                    return model.digest
+        return None
+
+    async def _open(self, wanted: _Wanted) -> OpenModel:
+        """The model; the revision `main` is the tag `main`, or else `latest`.
+
+        Raises:
+            _Missing: there is none.
+            P2PCacheError: it can't be read now.
+        """
+        try:
+            return await self._models.open(wanted.ref)
+        except NotFound as error:
+            if wanted.ref.tag != _MAIN or wanted.ref.digest:
+                raise _Missing("RevisionNotFound", str(error)) from None
+        try:
+            return await self._models.open(wanted.ref._replace(tag=DEFAULT_TAG))
+        except NotFound as error:
+            raise _Missing("RepoNotFound", str(error)) from None
+
+
+def _missing_entry(model: OpenModel, path: str) -> _Missing:
+    return _Missing(
+        "EntryNotFound", f"{model.ref.short} has no file {path[:200]!r}",
+        answers.commit_of(model.layout.digest),
+    )  # fmt: skip
+
+
+async def _asked_paths(request: web.Request) -> list[str]:
+    """The paths of a question, from a form or from JSON.
+
+    Raises:
+        UsageError: it is neither, or they are too many.
+    """
+    if request.content_type == "application/json":
+        body = bytes(await read_body(request, limit_bytes=server.JSON_BODY_BYTES))
+        try:
+            paths = msgspec.json.decode(body, type=dict[str, Any]).get("paths", [])
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise UsageError(f"bad request body: {error}") from None
+        paths = [paths] if isinstance(paths, str) else paths
+    else:
+        paths = (await request.post()).getall("paths", [])
+    if not isinstance(paths, list) or len(paths) > MAX_PATHS:
+        raise UsageError(f"paths: expected a list of at most {MAX_PATHS:,}")
+    return [path for path in paths if isinstance(path, str)]
+
+
+@web.middleware
+async def _hub_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say errors as a hub does: a kind in a header, and one line."""
+    try:
+        return await handler(request)
+    except _Missing as error:
+        headers = {"X-Error-Code": error.kind}
+        if error.commit:
+            headers["X-Repo-Commit"] = error.commit  # so that the absence is remembered
+        return _error(404, str(error), headers)
+    except Denied:
+        raise
+    except web.HTTPNotFound:
+        return _error(404, f"this door has no {request.path[:200]}; it only reads models", {})
+    except web.HTTPMethodNotAllowed:
+        return _error(405, "this door only reads; push with p2pcache push", {})
+    except P2PCacheError as error:
+        return _error(server.status_of(error), str(error), {})
+
+
+def _error(status: int, text: str, headers: dict[str, str]) -> web.Response:
+    line = " ".join(text.split()).encode("ascii", "replace").decode()
+    answer = server.json_response({"error": text}, status=status)
+    answer.headers.update(headers | {"X-Error-Message": line[:500]})
+    return answer

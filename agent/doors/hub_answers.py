@@ -1,0 +1,88 @@
+"""The answers of a model hub, in the shapes that huggingface_hub reads.
+
+A model's commit is the first 40 digits of its manifest's digest. A file's ETag is its SHA-256 where the manifest
+has it, as on the hub; else the id of its blob.
+"""
+
+from collections.abc import Iterable
+
+from p2pcache.core.format.manifest import File
+
+COMMIT_DIGITS = 40  # clients take shortcuts only for ids of exactly this length
+PAGE_ENTRIES = 1000  # of a tree, as on the hub
+_POINTER_BYTES = 134  # of a Git LFS pointer with a size of ten digits; nobody reads one here
+
+
+def commit_of(digest: str) -> str:
+    """The commit of a model: 40 hex digits of its digest."""
+    return digest[:COMMIT_DIGITS]
+
+
+def etag_of(file: File) -> str:
+    """What names a file's bytes: 64 hex digits. Clients use it as a file's name."""
+    return file.sha256.hex() or file.blob_id
+
+
+def model_info(repo: str, digest: str, files: Iterable[File], *, blobs: bool) -> dict[str, object]:
+    """`GET /api/models/REPO`: a model and the names of its files.
+
+    Args:
+        repo: `namespace/name`.
+        digest: of the model.
+        files: of the model.
+        blobs: give sizes, too.
+    """
+    return {
+        "_id": commit_of(digest), "id": repo, "modelId": repo, "sha": commit_of(digest), "private": False,
+        "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": [],
+        "siblings": [{"rfilename": file.path, **(_blob(file) if blobs else {})} for file in files],
+    }  # fmt: skip
+
+
+def _blob(file: File) -> dict[str, object]:
+    return {"size": file.size, "blobId": etag_of(file)[:COMMIT_DIGITS], **_lfs(file, "sha256")}
+
+
+def _lfs(file: File, name: str) -> dict[str, object]:
+    """Large files by their SHA-256, which clients compare: only where it is known."""
+    if not file.sha256:
+        return {}
+    return {"lfs": {name: file.sha256.hex(), "size": file.size, "pointerSize": _POINTER_BYTES}}
+
+
+def file_entry(file: File) -> dict[str, object]:
+    """A file of a tree."""
+    return {
+        "type": "file", "path": file.path, "size": file.size, "oid": etag_of(file)[:COMMIT_DIGITS],
+        **_lfs(file, "oid"),
+    }  # fmt: skip
+
+
+def tree(files: Iterable[File], folder: str, *, recursive: bool) -> list[dict[str, object]]:
+    """The entries below a folder ("": the root), in order of their paths; [] if there is no such folder.
+
+    Without `recursive` only what lies directly in it.
+    """
+    prefix = f"{folder}/" if folder else ""
+    folders: dict[str, None] = {}
+    entries: list[dict[str, object]] = []
+    for file in files:
+        if not file.path.startswith(prefix):
+            continue
+        inside = file.path[len(prefix) :].split("/")
+        below = range(1, len(inside)) if recursive else range(1, min(2, len(inside)))
+        folders |= dict.fromkeys(prefix + "/".join(inside[:end]) for end in below)
+        if recursive or len(inside) == 1:
+            entries.append(file_entry(file))
+    entries += [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in folders]
+    return sorted(entries, key=lambda entry: str(entry["path"]))
+
+
+def refs(tags: dict[str, str]) -> dict[str, object]:
+    """`GET /api/models/REPO/refs`: each tag, with the commit that it means."""
+    shown = {"main": tags["latest"], **tags} if "latest" in tags else tags
+    listed = [
+        {"name": tag, "ref": f"refs/heads/{tag}", "targetCommit": commit}
+        for tag, commit in sorted(shown.items())
+    ]
+    return {"branches": listed, "converts": [], "tags": []}

@@ -1,0 +1,141 @@
+"""A model as a door hands it out: its files, whose bytes go out while chunks still arrive."""
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator, Iterator
+from typing import NamedTuple
+
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.core.format.file_filter import runs_of
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import File
+from p2pcache.errors import NotFound
+from p2pcache.ids import Ref
+from p2pcache.io import pools
+
+PIECE_BYTES = 1 << 20  # of one read; larger ones only cost memory
+LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a chunk's time on a usual link
+AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
+
+
+class _Part(NamedTuple):
+    """Consecutive bytes of one chunk."""
+
+    chunk: int
+    start: int  # in the chunk
+    length: int
+
+
+class OpenModel:
+    """A model that a door's client reads. Its download fetches only what clients read."""
+
+    def __init__(self, ref: Ref, generation: int, download: Download) -> None:
+        self.ref = ref
+        self.generation = generation
+        self.download = download
+        self.files: dict[str, File] = {
+            file.path: file for file in download.swarm.layout.manifest.files
+        }
+
+    @property
+    def layout(self) -> Layout:
+        """Of the model."""
+        return self.download.swarm.layout
+
+    def file(self, path: str) -> File:
+        """The file at a path.
+
+        Raises:
+            NotFound: the model has no such file.
+        """
+        found = self.files.get(path)
+        if found is None:
+            raise NotFound(f"{self.ref.short} has no file {path!r}")
+        return found
+
+
+class ModelDoor:
+    """Opens models for doors, and streams their files."""
+
+    def __init__(self, pulls: Pulls, downloads: DownloadManager) -> None:
+        self._pulls = pulls
+        self._downloads = downloads
+        self._count = itertools.count()
+
+    async def open(self, ref: Ref) -> OpenModel:
+        """Resolve a ref and read its manifest; no byte of a file is fetched.
+
+        Raises:
+            P2PCacheError: as `Pulls.begin_download`.
+        """
+        resolved, download = await self._pulls.begin_download(ref, force=False, whole=False)
+        return OpenModel(ref, resolved.generation, download)
+
+    async def stream(
+        self, model: OpenModel, file: File, start: int, end: int
+    ) -> AsyncIterator[bytes]:
+        """The bytes [start, end) of a file, in order, each proved; waits for those that aren't here yet.
+
+        Raises:
+            P2PCacheError: they can't be fetched, or the disk can't read them.
+        """
+        download, layout = model.download, model.layout
+        store = download.swarm.store
+        client = f"door-{next(self._count)}"
+        with download.client(model.ref):
+            try:
+                if not store.complete:
+                    runs = await pools.WORK.run(runs_of, layout, [file.path])
+                    download.wish(client, runs)
+                for part in _parts(layout, file, start, end):
+                    if not store.has_chunk(part.chunk):
+                        await self._arrived(download, part.chunk)
+                    for offset in range(0, part.length, PIECE_BYTES):
+                        length = min(PIECE_BYTES, part.length - offset)
+                        yield await pools.PULLS.run(
+                            _read, download, part.chunk, part.start + offset, length
+                        )
+            finally:
+                download.forget_wish(client)
+        if store.complete and download.ended.done():
+            await self._publish(model)
+
+    async def _arrived(self, download: Download, chunk: int) -> None:
+        """Wait until a chunk is proved here."""
+        store, layout = download.swarm.store, download.swarm.layout
+        first = layout.run_of(chunk)
+        last = min(first + AHEAD_RUNS, layout.run_count)
+        download.on_urgent(sum(1 << run for run in range(first, last)))
+        while not store.has_chunk(chunk):
+            await asyncio.wait([download.ended], timeout=LOOK_S)
+            if download.ended.done():
+                download.ended.result()
+                if not store.has_chunk(chunk):
+                    raise NotFound("the model was removed while it was read; read it again")
+
+    async def _publish(self, model: OpenModel) -> None:
+        """The last byte has come: the model is one of this cache from now on."""
+        await self._downloads.publish_model(model.download, model.ref, model.generation)
+
+
+def _read(download: Download, chunk: int, start: int, length: int) -> bytes:
+    source = download.swarm.store.source(chunk)  # hold it: it keeps the file open
+    data = os.pread(source.fd, length, source.offset + start)
+    if len(data) != length:
+        raise NotFound("a file of the cache was cut short while it was read; read it again")
+    return data
+
+
+def _parts(layout: Layout, file: File, start: int, end: int) -> Iterator[_Part]:
+    position = 0
+    for chunk in layout.blobs[layout.blob_of_file[file.path]].chunks:
+        length = layout.lengths[chunk]
+        first, last = max(start - position, 0), min(end - position, length)
+        if first < last:
+            yield _Part(chunk, first, last - first)
+        position += length
+        if position >= end:
+            return

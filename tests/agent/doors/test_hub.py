@@ -1,0 +1,234 @@
+"""The hub door: an unmodified huggingface_hub reads models through an agent, while chunks arrive."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import encode
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.files.indexing import index_directory
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo
+from tests.agent.api.rights_kit import token, write_key
+from tests.agent.kit import HeldReads, agent, make_model, push
+
+WEIGHTS = os.urandom(3_000_000)
+FILES = {
+    "config.json": b'{"model_type": "none"}', "model.safetensors": WEIGHTS, "empty.txt": b"",
+    "sub/dir/vocab \u00fc.txt": b"one\ntwo\n",
+}  # fmt: skip
+
+CLIENT = """
+import json, sys
+from pathlib import Path
+from huggingface_hub import HfApi, hf_hub_download, snapshot_download
+from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+"""
+
+
+@contextlib.asynccontextmanager
+async def door(tmp: Path, **settings: str) -> AsyncIterator[AgentApp]:
+    origin = tmp / "origin"
+    origin.mkdir(exist_ok=True)
+    more = {"origin": origin.as_uri(), "hf_listen": "127.0.0.1:0", **settings}
+    async with agent(tmp, **more) as app:
+        yield app
+
+
+def endpoint(app: AgentApp) -> str:
+    return f"http://{app.listeners.door_addresses['hf_listen']}"
+
+
+async def hub_client(app: AgentApp, tmp: Path, code: str, **env: str) -> str:
+    """What an unmodified huggingface_hub prints in a process of its own."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
+    settings = {"HF_ENDPOINT": endpoint(app), "HF_HOME": str(tmp / "hf"), "HF_TOKEN": "hf_abcdef"}
+    ran = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", CLIENT + code], env=clean | settings | env, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+async def test_a_snapshot_has_every_byte_and_is_there_offline(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:latest")
+    async with door(tmp_path) as app:
+        folder = Path((await hub_client(
+            app, tmp_path, "print(snapshot_download('Acme/Tiny'), end='')"
+        )).strip())  # fmt: skip
+        found = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*") if path.is_file()
+        }  # fmt: skip
+        assert found == FILES
+        (model,) = app.store.models()
+        assert [str(tag) for tag in model.tags] == ["acme/tiny:latest"]  # complete: it is listed
+        assert folder.name == model.digest[:40]
+    offline = "print(snapshot_download('Acme/Tiny'), end='')"
+    ran = subprocess.run(
+        [sys.executable, "-c", CLIENT + offline], capture_output=True, text=True, timeout=60, check=False,
+        env=os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    assert ran.stdout == str(folder), ran.stderr[-2000:]
+
+
+async def test_one_file_brings_that_file_alone(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:main")
+    async with door(tmp_path) as app:
+        code = "print(Path(hf_hub_download('acme/tiny', 'config.json')).read_text(), end='')"
+        assert (await hub_client(app, tmp_path, code)).encode() == FILES["config.json"]
+        (swarm,) = app.downloads.swarms.values()
+        assert swarm.bytes_done < 1_000_000
+
+
+async def test_what_isnt_there_is_the_clients_own_exception(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:latest")
+    code = """
+def kind(*words, **more):
+    try:
+        return hf_hub_download(*words, **more)
+    except (EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError) as error:
+        return type(error).__name__
+print(kind("acme/none", "config.json"), kind("acme/tiny", "none.json"),
+      kind("acme/tiny", "config.json", revision="v9"), kind("acme/tiny", "x", revision="refs/pr/4"))
+api = HfApi()
+print(api.file_exists("acme/tiny", "config.json"), api.file_exists("acme/tiny", "none"), api.repo_exists("acme/no"),
+      api.revision_exists("acme/tiny", "v1"), api.revision_exists("acme/tiny", "v9"))
+print(sorted(api.list_repo_files("acme/tiny")))
+print([branch.name for branch in api.list_repo_refs("acme/tiny").branches])
+print([(one.path, getattr(one, "size", None)) for one in api.list_repo_tree("acme/tiny", "sub/dir")])
+print([one.path for one in api.get_paths_info("acme/tiny", ["config.json", "none"])])
+print(sum(s.size for s in api.model_info("acme/tiny", files_metadata=True).siblings))
+"""
+    async with door(tmp_path) as app:
+        said = (await hub_client(app, tmp_path, code)).splitlines()
+    kinds = said[0].split()
+    assert kinds[0] in ("RepositoryNotFoundError", "RevisionNotFoundError")
+    assert kinds[1:] in (
+        ["RemoteEntryNotFoundError", "RevisionNotFoundError", "RevisionNotFoundError"],
+        ["EntryNotFoundError", "RevisionNotFoundError", "RevisionNotFoundError"],
+    )
+    assert said[1] == "True False False True False"
+    assert said[2] == str(sorted(FILES))
+    assert said[3:] == [
+        "['latest', 'main']", "[('sub/dir/vocab \u00fc.txt', 8)]", "['config.json']",
+        str(sum(map(len, FILES.values()))),
+    ]  # fmt: skip
+
+
+async def test_long_trees_come_in_pages(tmp_path: Path) -> None:
+    files = {f"f{n:04}": b"%d" % n for n in range(2300)}
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/many:latest")
+    async with door(tmp_path) as app:
+        code = "print(len(list(HfApi().list_repo_tree('acme/many', recursive=True))))"
+        assert await hub_client(app, tmp_path, code) == "2300\n"
+
+
+async def test_the_etag_is_the_sha256_where_it_is_known(tmp_path: Path) -> None:
+    made = make_model(tmp_path / "m", FILES)
+    manifest, sources = index_directory(made, sha256=True)
+    layout = Layout(manifest)
+    paths = {number: sources[path] for path, number in layout.blob_of_file.items()}
+    (tmp_path / "origin").mkdir()
+    OriginRepo(open_origin((tmp_path / "origin").as_uri())).push(
+        layout, Ref.parse("acme/known"), open_blob=lambda n: os.open(paths[n], os.O_RDONLY)
+    )
+    async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
+        for file in manifest.files:
+            async with session.head(f"/acme/known/resolve/main/{file.path}") as answer:
+                assert answer.status == 200
+                assert answer.headers["ETag"] == f'"{file.sha256.hex()}"'
+                assert answer.headers["Content-Length"] == str(file.size)
+                assert answer.headers["X-Repo-Commit"] == layout.digest[:40]
+        async with session.get("/api/models/acme/known/tree/main?recursive=true") as answer:
+            entries = {entry["path"]: entry for entry in await answer.json()}
+        assert entries["model.safetensors"]["lfs"]["oid"] == next(
+            f.sha256.hex() for f in manifest.files if f.path == "model.safetensors"
+        )
+    assert encode(manifest).startswith(b'{"format":"p2pcache.manifest.v1.1"')
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        ("bytes=10-19", WEIGHTS[10:20]), ("bytes=2999990-", WEIGHTS[-10:]), ("bytes=-7", WEIGHTS[-7:]),
+        ("bytes=0-0", WEIGHTS[:1]), ("bytes=100-9999999", WEIGHTS[100:]), ("bytes=5-2", WEIGHTS),
+        ("lines=1-2", WEIGHTS), ("bytes=1-2,5-6", WEIGHTS),
+    ],
+)  # fmt: skip
+async def test_ranges(tmp_path: Path, header: str, expected: bytes) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:latest")
+    async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
+        url = "/acme/tiny/resolve/main/model.safetensors"
+        async with session.get(url, headers={"Range": header}) as answer:
+            assert await answer.read() == expected
+            assert answer.status == (200 if expected == WEIGHTS else 206)
+        async with session.get(url, headers={"Range": "bytes=3000000-"}) as answer:
+            assert (answer.status, answer.headers["Content-Range"]) == (416, "bytes */3000000")
+
+
+async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:latest")
+    reads = HeldReads(monkeypatch)
+    async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
+        url = "/acme/tiny/resolve/main/model.safetensors"
+        getting = asyncio.create_task(_whole(session, url))
+        while not reads.begun:
+            await asyncio.sleep(0.01)
+        async with session.head(url) as answer:  # a head waits for no byte
+            assert answer.status == 200
+        assert not getting.done()
+        reads.let_go.set()
+        assert await getting == WEIGHTS
+
+
+async def _whole(session: aiohttp.ClientSession, url: str) -> bytes:
+    async with session.get(url) as answer:
+        return await answer.read()
+
+
+async def test_other_namespaces_and_writes_are_refused(tmp_path: Path) -> None:
+    for ref in ("acme/tiny:latest", "secret/tiny:latest"):
+        push(tmp_path / "origin", make_model(tmp_path / "m", FILES), ref)
+    key = write_key(tmp_path / "token.key")
+    more = {"client_namespaces": "acme", "token_key_file": key}
+    async with door(tmp_path, **more) as app, aiohttp.ClientSession(endpoint(app)) as session:
+        digest = ""
+        for repo, status in (("acme/tiny", 200), ("secret/tiny", 403)):
+            async with session.get(f"/api/models/{repo}") as answer:
+                assert answer.status == status
+                digest = digest or (await answer.json())["sha"]
+        async with session.get(f"/secret/tiny/resolve/{digest}/config.json") as answer:
+            assert answer.status == 403
+        async with session.get(f"/acme/other/resolve/{digest}/config.json") as answer:
+            assert answer.status == 404  # another name doesn't lead to the model
+        bearer = {"Authorization": f"Bearer {token(Scope.PULL, 'secret')}"}
+        async with session.get("/api/models/secret/tiny", headers=bearer) as answer:
+            assert answer.status == 200
+        for method, path in (
+            ("POST", "/api/repos/create"), ("POST", "/api/models/acme/tiny/commit/main"),
+            ("PUT", "/acme/tiny/resolve/main/config.json"), ("GET", "/v1/status"), ("GET", "/etc/passwd"),
+            ("GET", "/acme/tiny/resolve/main/..%2f..%2fconfig.json"), ("GET", "/api/models/a%0ab/c"),
+        ):  # fmt: skip
+            async with session.request(method, path) as answer:
+                assert answer.status in (404, 405), path
+
+
+async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="hf_listen"):
+        async with agent(tmp_path, hf_listen="0.0.0.0:0"):
+            pass
