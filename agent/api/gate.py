@@ -29,7 +29,7 @@ from p2pcache.io.tasks import asking
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # of a pod it is the pod's name
-HUB_TOKEN = "hf_"  # begins every token of huggingface.co
+FOREIGN_PREFIX = "hf_"  # begins every token of the Hugging Face hub
 RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -179,7 +179,7 @@ class Gate:
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         if not scheme:
             return caller
-        if caller.listener == "door" and text.startswith(HUB_TOKEN):
+        if caller.listener == "door" and text.startswith(FOREIGN_PREFIX):
             return caller
         if scheme.lower() != "bearer":
             raise Denied("only tokens are understood here: Authorization: Bearer TOKEN")

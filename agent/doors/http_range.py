@@ -2,7 +2,7 @@
 
 import re
 
-_RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
 def wanted_bytes(header: str, size: int) -> tuple[int, int] | None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import web
 
-from p2pcache.agent.api.gate import CALLER, Gate
+from p2pcache.agent.api.gate import CALLER
 from p2pcache.agent.api.rights import Denied
 from p2pcache.agent.api.routes import Rule
 from p2pcache.agent.doors import hub_answers as answers

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from typing import NamedTuple
 
 from p2pcache.agent.downloads.download import Download
@@ -76,7 +76,7 @@ class ModelDoor:
 
     async def stream(
         self, model: OpenModel, file: File, start: int, end: int
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """The bytes [start, end) of a file, in order, each proved; waits for those that aren't here yet.
 
         Raises:

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from click.testing import CliRunner
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.cli.main import cli
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
 from p2pcache.core.protocol.tokens import Scope
@@ -162,6 +164,24 @@ async def test_the_etag_is_the_sha256_where_it_is_known(tmp_path: Path) -> None:
     assert encode(manifest).startswith(b'{"format":"p2pcache.manifest.v1.1"')
 
 
+async def test_the_client_can_verify_its_copy(tmp_path: Path) -> None:
+    made = make_model(tmp_path / "m", FILES)
+    (tmp_path / "origin").mkdir()
+    said = await asyncio.to_thread(
+        CliRunner().invoke, cli,
+        ["push", str(made), "acme/known", "--sha256", "--origin", (tmp_path / "origin").as_uri()],
+    )  # fmt: skip
+    assert said.exit_code == 0, said.output
+    code = """
+from huggingface_hub.cli.hf import main
+snapshot_download("acme/known")
+sys.argv = ["hf", "cache", "verify", "acme/known"]
+main()
+"""
+    async with door(tmp_path) as app:
+        assert "4 file(s)" in await hub_client(app, tmp_path, code)
+
+
 @pytest.mark.parametrize(
     ("header", "expected"),
     [
@@ -186,7 +206,7 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
     reads = HeldReads(monkeypatch)
     async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
         url = "/acme/tiny/resolve/main/model.safetensors"
-        getting = asyncio.create_task(_whole(session, url))
+        getting = asyncio.ensure_future(_whole(session, url))
         while not reads.begun:
             await asyncio.sleep(0.01)
         async with session.head(url) as answer:  # a head waits for no byte
