@@ -206,14 +206,15 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
     reads = HeldReads(monkeypatch)
     async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
         url = "/acme/tiny/resolve/main/model.safetensors"
-        getting = asyncio.ensure_future(_whole(session, url))
+        getting = asyncio.gather(_whole(session, url))
         while not reads.begun:
             await asyncio.sleep(0.01)
         async with session.head(url) as answer:  # a head waits for no byte
             assert answer.status == 200
         assert not getting.done()
         reads.let_go.set()
-        assert await getting == WEIGHTS
+        (found,) = await getting
+        assert found == WEIGHTS
 
 
 async def _whole(session: aiohttp.ClientSession, url: str) -> bytes:
