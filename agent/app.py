@@ -13,8 +13,8 @@ from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Door, Listeners
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.doors import hub
-from p2pcache.agent.doors.open_model import ModelDoor
+from p2pcache.agent.doors import hub, s3
+from p2pcache.agent.doors.open_model import RULE, ModelDoor
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -153,8 +153,12 @@ class AgentApp:
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
-        models = ModelDoor(pulls, self.downloads)
-        self._doors = [Door("hf_listen", hub.RULE, hub.HubDoor(self.store, models).application)]
+        models = ModelDoor(self.store, pulls, self.downloads)
+        hub_door, s3_door = hub.HubDoor(self.store, models), s3.S3Door(self.store, models)
+        self._doors = [
+            Door("hf_listen", RULE, hub_door.application, hub.token_of),
+            Door("s3_listen", RULE, s3_door.application, s3.token_of),
+        ]
         self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
         self.lost_tracker = LostTracker(self.context, self.downloads, members)

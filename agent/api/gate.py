@@ -29,10 +29,23 @@ from p2pcache.io.tasks import asking
 CALLER = web.RequestKey("caller", Caller)
 OPERATOR = Rights(Scope.ADMIN, (EVERY,))
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")  # of a pod it is the pod's name
-FOREIGN_PREFIX = "hf_"  # begins every token of the Hugging Face hub
 RETRY_SLOT_S = 5.0  # told to a client when all places are taken
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+TokenOf = Callable[[web.Request], str]
+"""Finds the token in a request; "": it has none."""
+
+
+def bearer_token(request: web.Request) -> str:
+    """The token of an `Authorization` header.
+
+    Raises:
+        Denied: it is of another kind.
+    """
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    if scheme and scheme.lower() != "bearer":
+        raise Denied("only tokens are understood here: Authorization: Bearer TOKEN")
+    return text.strip() or scheme  # a scheme alone is a bad token
 
 
 def _slots() -> dict[Slots, tuple[int, int]]:
@@ -105,6 +118,7 @@ class Gate:
         group: int | None = None,
         trusted: bool = False,
         rule: Rule | None = None,
+        token_of: TokenOf = bearer_token,
     ) -> Any:
         """The gate of one listener.
 
@@ -113,6 +127,7 @@ class Gate:
             group: id of the group whose members are operators, on the operators' socket.
             trusted: every client of it is an operator (loopback and `--insecure`).
             rule: of every call of it; None: the table of routes has them.
+            token_of: finds the token in a request.
         """
 
         @web.middleware
@@ -122,7 +137,7 @@ class Gate:
             call = f"{request.method} {path}"
             caller = self._visitor(request, listener, group, trusted=trusted)
             try:
-                caller = self._with_token(request, caller)
+                caller = self._with_token(token_of(request), caller)
                 request[CALLER] = caller
                 asking.set(caller.client)
                 if resource is None:  # no such path: aiohttp answers 404
@@ -167,29 +182,23 @@ class Gate:
             rights = OPERATOR if ours else None
         return Caller(_process(request, peer), f"uid={peer.uid}", rights, listener)
 
-    def _with_token(self, request: web.Request, caller: Caller) -> Caller:
+    def _with_token(self, text: str, caller: Caller) -> Caller:
         """The caller with the rights of its token. They replace those of the connection, even wider ones.
 
         On the client socket and at doors the token decides about namespaces only: its scope is pull in any case.
-        At a door on loopback a hub's own token is passed over: its clients send the one that they have.
 
         Raises:
             Denied: the token isn't good, or this agent takes none.
         """
-        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
-        if not scheme:
+        if not text:
             return caller
-        if caller.listener == "door" and text.startswith(FOREIGN_PREFIX):
-            return caller
-        if scheme.lower() != "bearer":
-            raise Denied("only tokens are understood here: Authorization: Bearer TOKEN")
         if self._key is None:
             raise Denied(
                 "this agent takes no tokens: it has neither --token-key-file nor --cluster-key-file; "
                 "leave --token-file out"
             )
         try:
-            token = tokens.verify(self._key, text.strip(), time.time())
+            token = tokens.verify(self._key, text, time.time())
         except NotAllowed as error:
             raise Denied(str(error)) from None
         rights = token.rights

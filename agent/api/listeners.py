@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from p2pcache.agent.api.gate import ApiLimits, Gate
+from p2pcache.agent.api.gate import ApiLimits, Gate, TokenOf
 from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.rights import ListenerKind
 from p2pcache.agent.api.routes import Rule
@@ -34,6 +34,7 @@ class Door(NamedTuple):
     setting: str  # names its address
     rule: Rule  # of every call
     application: Callable[[Any], web.Application]  # behind a gate's middleware
+    token_of: TokenOf
 
 
 class Listeners:
@@ -88,7 +89,9 @@ class Listeners:
                 if listen := getattr(settings, door.setting):
                     sock = server.listen_tcp(listen)
                     self.door_addresses[door.setting] = server.bound_address(sock)
-                    gate = self.gate.middleware(self._door_kind(listen), rule=door.rule)
+                    gate = self.gate.middleware(
+                        self._door_kind(listen), rule=door.rule, token_of=door.token_of
+                    )
                     await stack.enter_async_context(server.serving(door.application(gate), [sock]))
             if path := self._client_socket():
                 sock = server.listen_unix(Path(path), mode=CLIENT_MODE)

@@ -6,34 +6,36 @@ routes and headers are those that huggingface_hub asks for; nothing can be writt
 
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import web
 
-from p2pcache.agent.api.gate import CALLER
-from p2pcache.agent.api.rights import Denied
-from p2pcache.agent.api.routes import Rule
+from p2pcache.agent.api.gate import CALLER, bearer_token
 from p2pcache.agent.doors import hub_answers as answers
 from p2pcache.agent.doors.http_range import wanted_bytes
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
-from p2pcache.core.format.manifest import File
 from p2pcache.core.protocol.tokens import Scope
-from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
 from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
 from p2pcache.io.models.store import Store
 
-RULE = Rule(Scope.PULL, "seen", "pull", cheap=True)  # of every call; the namespace is checked later
 MAX_PATHS = 10_000  # of one question; the client asks for what it was told before
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _MAIN = "main"
+_FOREIGN = "hf_"  # begins every token of the Hugging Face hub
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def token_of(request: web.Request) -> str:
+    """The token of a request. A hub's own is passed over: its clients send whatever they have."""
+    text = bearer_token(request)
+    return "" if text.startswith(_FOREIGN) else text
 
 
 class _Missing(Exception):
@@ -61,7 +63,7 @@ class HubDoor:
 
     def application(self, gate: Any) -> web.Application:
         """The door as an application, behind a gate's middleware."""
-        app = server.make_app(gate, _hub_errors)
+        app = server.make_app(_hub_errors, gate)
         for repo in ("{namespace}/{name}", "{name}"):
             for path, handler in (
                 (f"/api/models/{repo}", self.get_model),
@@ -155,30 +157,7 @@ class HubDoor:
         if request.method == "HEAD":
             await response.prepare(request)
             return response
-        return await self._send(request, response, model, file, start, end)
-
-    async def _send(
-        self, request: web.Request, response: web.StreamResponse, model: OpenModel, file: File,
-        start: int, end: int,
-    ) -> web.StreamResponse:  # fmt: skip
-        try:
-            async with aclosing(self._models.stream(model, file, start, end)) as pieces:
-                async for piece in pieces:
-                    if not response.prepared:  # until the first byte an error is an answer
-                        await response.prepare(request)
-                    await response.write(piece)
-            if not response.prepared:
-                await response.prepare(request)
-            await response.write_eof()
-        except ConnectionError:
-            pass  # the client has left
-        except P2PCacheError:
-            if not response.prepared:
-                raise
-            # The client sees that bytes are missing, and asks for the rest.
-            if request.transport is not None:
-                request.transport.abort()
-        return response
+        return await self._models.send_file(request, response, model, file, span)
 
     # -- names ---------------------------------------------------------------------------------------
 
@@ -274,7 +253,7 @@ async def _hub_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         if error.commit:
             headers["X-Repo-Commit"] = error.commit  # so that the absence is remembered
         return _error(404, str(error), headers)
-    except Denied:
+    except Busy:
         raise
     except web.HTTPNotFound:
         return _error(404, f"this door has no {request.path[:200]}; it only reads models", {})

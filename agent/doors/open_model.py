@@ -4,18 +4,25 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from typing import NamedTuple
 
+from aiohttp import web
+
+from p2pcache.agent.api.routes import Rule
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.format.file_filter import runs_of
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
-from p2pcache.errors import NotFound
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.models.store import Store
 
+RULE = Rule(Scope.PULL, "seen", "pull", cheap=True)  # of every call; the namespace is checked later
 PIECE_BYTES = 1 << 20  # of one read; larger ones only cost memory
 LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a chunk's time on a usual link
 AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
@@ -60,7 +67,8 @@ class OpenModel:
 class ModelDoor:
     """Opens models for doors, and streams their files."""
 
-    def __init__(self, pulls: Pulls, downloads: DownloadManager) -> None:
+    def __init__(self, store: Store, pulls: Pulls, downloads: DownloadManager) -> None:
+        self._store = store
         self._pulls = pulls
         self._downloads = downloads
         self._count = itertools.count()
@@ -69,12 +77,49 @@ class ModelDoor:
         """Resolve a ref and read its manifest; no byte of a file is fetched.
 
         Raises:
+            NotFound: the ref has a digest, and this cache knows no model of that name with it. A digest alone
+                gives no access: it may be of a namespace that the caller may not read.
             P2PCacheError: as `Pulls.begin_download`.
         """
+        if ref.digest is not None:
+            names = await pools.STEPS.run(self._store.names_of, ref.digest)
+            if all(name[:2] != ref[:2] for name in names):
+                raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {ref.digest[:12]}")
         resolved, download = await self._pulls.begin_download(ref, force=False, whole=False)
         return OpenModel(ref, resolved.generation, download)
 
-    async def stream(
+    async def send_file(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        model: OpenModel,
+        file: File,
+        span: tuple[int, int],
+    ) -> web.StreamResponse:
+        """Answer with the bytes [start, end) of a file.
+
+        Raises:
+            P2PCacheError: before the first byte; later the connection breaks, so that the client asks for the rest.
+        """
+        try:
+            async with aclosing(self._stream(model, file, *span)) as pieces:
+                async for piece in pieces:
+                    if not response.prepared:  # until the first byte an error is an answer
+                        await response.prepare(request)
+                    await response.write(piece)
+            if not response.prepared:
+                await response.prepare(request)
+            await response.write_eof()
+        except ConnectionError:
+            pass  # the client has left
+        except P2PCacheError:
+            if not response.prepared:
+                raise
+            if request.transport is not None:
+                request.transport.abort()
+        return response
+
+    async def _stream(
         self, model: OpenModel, file: File, start: int, end: int
     ) -> AsyncGenerator[bytes, None]:
         """The bytes [start, end) of a file, in order, each proved; waits for those that aren't here yet.

@@ -1,0 +1,208 @@
+"""The S3 door: an unmodified S3 client reads models through an agent, while chunks arrive."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+from botocore.session import Session
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.errors import UsageError
+from tests.agent.api.rights_kit import token, write_key
+from tests.agent.kit import HeldReads, agent, make_model, pull, push
+
+WEIGHTS = os.urandom(3_000_000)
+FILES = {
+    "config.json": b"{}", "model.safetensors": WEIGHTS, "empty.txt": b"",
+    "sub/dir/vocab \u00fc&<x>.txt": b"one\ntwo\n",
+}  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def door(tmp: Path, **settings: str) -> AsyncIterator[AgentApp]:
+    origin = tmp / "origin"
+    origin.mkdir(exist_ok=True)
+    more = {"origin": origin.as_uri(), "s3_listen": "127.0.0.1:0", **settings}
+    async with agent(tmp, **more) as app:
+        yield app
+
+
+async def asked(
+    app: AgentApp, question: Callable[[Any], Any], session_token: str | None = None
+) -> Any:
+    """What a botocore client gets, on a thread since it blocks; of a failure its code."""
+
+    def ask() -> Any:
+        client = Session().create_client(
+            "s3", region_name="us-east-1", endpoint_url=f"http://{app.listeners.door_addresses['s3_listen']}",
+            aws_access_key_id="any", aws_secret_access_key="thing", aws_session_token=session_token,
+            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 0}),
+        )  # fmt: skip
+        try:
+            return question(client)
+        except ClientError as error:
+            return error.response["Error"]["Code"]
+
+    return await asyncio.to_thread(ask)
+
+
+def listing(client: Any, **more: Any) -> tuple[list[str], list[str]]:
+    """Keys and common prefixes of all pages."""
+    keys, prefixes = [], []
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket="acme", **more):
+        keys += [one["Key"] for one in page.get("Contents", [])]
+        prefixes += [one["Prefix"] for one in page.get("CommonPrefixes", [])]
+    return keys, prefixes
+
+
+async def test_a_client_reads_every_byte(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    async with door(tmp_path) as app:
+
+        def read(client: Any) -> dict[str, bytes]:
+            keys, _ = listing(client, Prefix="tiny/v1/")
+            return {key: client.get_object(Bucket="acme", Key=key)["Body"].read() for key in keys}
+
+        assert await asked(app, read) == {f"tiny/v1/{path}": data for path, data in FILES.items()}
+        (model,) = app.store.models()
+        assert [str(tag) for tag in model.tags] == ["acme/tiny:v1"]
+
+
+async def test_listings(tmp_path: Path) -> None:
+    for ref in ("acme/tiny:v1", "acme/tiny:v2", "acme/tinyer:v1", "other/x:v1"):
+        push(tmp_path / "origin", make_model(tmp_path / "m", FILES), ref)
+    async with door(tmp_path) as app:
+        for ref in ("acme/tiny:v1", "acme/tiny:v2", "acme/tinyer:v1", "other/x:v1"):
+            assert (await pull(app, ref))["event"] == "done"
+        every = sorted(
+            f"{model}/{path}" for model in ("tiny/v1", "tiny/v2", "tinyer/v1") for path in FILES
+        )
+        assert await asked(app, listing) == (every, [])
+        assert await asked(app, lambda c: listing(c, PaginationConfig={"PageSize": 5})) == (
+            every,
+            [],
+        )
+        by_name = (["tiny/", "tinyer/"], ["tiny/v1/", "tiny/v2/"])
+        assert (await asked(app, lambda c: listing(c, Delimiter="/")))[1] == by_name[0]
+        found = await asked(app, lambda c: listing(c, Delimiter="/", Prefix="tiny/"))
+        assert found == ([], by_name[1])
+        found = await asked(
+            app,
+            lambda c: listing(
+                c, Delimiter="/", Prefix="tiny/v1/", PaginationConfig={"PageSize": 1}
+            ),
+        )
+        assert found == (
+            ["tiny/v1/config.json", "tiny/v1/empty.txt", "tiny/v1/model.safetensors"], ["tiny/v1/sub/"],
+        )  # fmt: skip
+        assert await asked(app, lambda c: listing(c, Prefix="tiny/v9/")) == ([], [])
+        found = await asked(app, lambda c: [b["Name"] for b in c.list_buckets()["Buckets"]])
+        assert found == ["acme", "other"]
+        (digest,) = {model.digest for model in app.store.models()}
+        assert (await asked(app, lambda c: listing(c, Prefix=f"tiny/@{digest}/")))[0] == [
+            f"tiny/@{digest}/{path}" for path in sorted(FILES)
+        ]
+
+
+async def test_heads_ranges_and_conditions(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    key: dict[str, Any] = {"Bucket": "acme", "Key": "tiny/v1/model.safetensors"}
+    async with door(tmp_path) as app:
+        head = await asked(app, lambda c: c.head_object(**key))
+        assert head["ContentLength"] == len(WEIGHTS)
+        assert head["ETag"].endswith('-1"')
+
+        def body(**more: Any) -> Callable[[Any], bytes]:
+            return lambda c: c.get_object(**key, **more)["Body"].read()
+
+        assert await asked(app, body(Range="bytes=5-9")) == WEIGHTS[5:10]
+        assert await asked(app, body(Range="bytes=-4")) == WEIGHTS[-4:]
+        assert await asked(app, body(IfMatch=head["ETag"])) == WEIGHTS
+        assert await asked(app, body(IfMatch='"other"')) == "PreconditionFailed"
+        assert await asked(app, body(IfNoneMatch=head["ETag"])) == "304"
+        assert await asked(app, body(IfModifiedSince=head["LastModified"])) == "304"
+        assert await asked(app, body(Range="bytes=9999999-")) == "InvalidRange"
+        said = await asked(
+            app, lambda c: c.get_object_attributes(**key, ObjectAttributes=["ObjectSize"])
+        )
+        assert said["ObjectSize"] == len(WEIGHTS)
+
+
+async def test_refusals(tmp_path: Path) -> None:
+    for ref, files in (("acme/tiny:v1", FILES), ("secret/tiny:v1", {"a": b"secret"})):
+        folder = make_model(tmp_path / ref.partition("/")[0], files)
+        push(tmp_path / "origin", folder, ref)
+    more = {"client_namespaces": "acme", "token_key_file": write_key(tmp_path / "token.key")}
+    async with door(tmp_path, **more) as app:
+        assert (await pull(app, "secret/tiny:v1"))["event"] == "done"
+
+        def get(bucket: str, key: str) -> Callable[[Any], Any]:
+            return lambda c: c.get_object(Bucket=bucket, Key=key)["Body"].read()
+
+        (secret,) = app.store.models()
+        assert await asked(app, get("secret", "tiny/v1/a")) == "AccessDenied"
+        assert await asked(app, get("acme", f"tiny/@{secret.digest}/a")) == "NoSuchKey"
+        assert (
+            await asked(app, get("secret", "tiny/v1/a"), token(Scope.PULL, "secret")) == b"secret"
+        )
+        assert await asked(app, get("secret", "tiny/v1/a"), "made.up") == "AccessDenied"
+        assert await asked(app, get("acme", "tiny/v1/none")) == "NoSuchKey"
+        assert await asked(app, get("acme", "tiny/v9/config.json")) == "NoSuchKey"
+        assert await asked(app, get("acme", "tiny")) == "NoSuchKey"
+        assert await asked(app, get("acme", "tiny/v1/../../secret/tiny/v1/a")) == "NoSuchKey"
+        assert await asked(app, get("Not-A-Namespace", "x/y/z")) == "NoSuchBucket"
+        found = await asked(app, lambda c: [b["Name"] for b in c.list_buckets()["Buckets"]])
+        assert found == ["acme"]  # only what the caller may see
+        put = await asked(app, lambda c: c.put_object(Bucket="acme", Key="tiny/v1/x", Body=b"x"))
+        assert put == "MethodNotAllowed"
+        gone = await asked(app, lambda c: c.delete_object(Bucket="acme", Key="tiny/v1/a"))
+        assert gone == "MethodNotAllowed"
+
+
+async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    reads = HeldReads(monkeypatch)
+    async with door(tmp_path) as app:
+        getting = asyncio.gather(
+            asked(
+                app,
+                lambda c: c.get_object(Bucket="acme", Key="tiny/v1/model.safetensors")[
+                    "Body"
+                ].read(),
+            )
+        )
+        while not reads.begun:
+            await asyncio.sleep(0.01)
+        assert not getting.done()
+        reads.let_go.set()
+        (found,) = await getting
+        assert found == WEIGHTS
+
+
+async def test_a_failed_pull_breaks_the_body_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client must never take a part for the whole."""
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    blobs = tmp_path / "origin/p2pcache/v1/blobs"
+    (large,) = (path for path in blobs.iterdir() if path.stat().st_size == len(WEIGHTS))
+    large.write_bytes(WEIGHTS[:1_000_000] + bytes(2_000_000))
+    async with door(tmp_path) as app, aiohttp.ClientSession() as session:
+        url = f"http://{app.listeners.door_addresses['s3_listen']}/acme/tiny/v1/model.safetensors"
+        with pytest.raises(aiohttp.ClientError):
+            async with session.get(url, raise_for_status=True) as answer:
+                await answer.read()
+
+
+async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="s3_listen"):
+        async with agent(tmp_path, s3_listen="0.0.0.0:0"):
+            pass
