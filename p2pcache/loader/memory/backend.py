@@ -4,6 +4,7 @@ A ring slot may be written again, and a device buffer read, only after the event
 `ring.Ring` waits for the first, `Backend.ready` orders the second.
 """
 
+import ctypes
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
@@ -13,6 +14,8 @@ from typing import Any, NamedTuple, Protocol
 from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.loader.format.dtypes import import_torch, native_shape, torch_dtype
 from p2pcache.loader.memory.arena import pages
+
+_HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
 
 
 class HostMemory(NamedTuple):
@@ -42,6 +45,21 @@ class Backend(Protocol):
 
     def copy(self, source: HostMemory, start: int, length: int, buffer: Any, offset: int) -> None:
         """Begin to copy source[start:start+length] to buffer[offset:]; returns before it is done."""
+        ...
+
+    def copy_rows(
+        self, source: HostMemory, length: int, stride: int, count: int, buffer: Any, offset: int
+    ) -> None:
+        """Begin to copy equal rows, one behind another, to buffer[offset:].
+
+        Args:
+            source: begins with the first row.
+            length: of each row, in bytes.
+            stride: bytes from the start of one row to the start of the next.
+            count: of rows.
+            buffer: on the device.
+            offset: in it.
+        """
         ...
 
     def record(self) -> Any:
@@ -102,6 +120,7 @@ class CudaBackend:
             self._streams = [torch.cuda.Stream(self._device) for _ in range(copy_streams)]
         self._thread = threading.local()  # `stream`: the thread's copy stream
         self._threads_seen = 0
+        self._copy_2d = _copier_2d(torch.version.cuda)
 
     def enter(self) -> None:
         """See `Backend.enter`. Without it a thread makes a context on GPU 0, which takes memory there."""
@@ -175,6 +194,22 @@ class CudaBackend:
                 source.handle[start : start + length], non_blocking=True
             )
 
+    def copy_rows(
+        self, source: HostMemory, length: int, stride: int, count: int, buffer: Any, offset: int
+    ) -> None:
+        """See `Backend.copy_rows`. Without CUDA's own call torch gathers the rows on the host first."""
+        with _errors_of(self._device):
+            if self._copy_2d is not None:
+                failed = self._copy_2d(
+                    buffer.data_ptr() + offset, length, source.handle.data_ptr(), stride, length, count,
+                    _HOST_TO_DEVICE, self._stream().cuda_stream,
+                )  # fmt: skip
+                self._torch.cuda.check_error(int(failed))
+                return
+            strided = source.handle.as_strided((count, length), (stride, 1))
+            target = buffer[offset : offset + count * length].view(count, length)
+            target.copy_(strided, non_blocking=True)
+
     def record(self) -> Any:
         """See `Backend.record`."""
         with _errors_of(self._device):
@@ -217,6 +252,18 @@ class CudaBackend:
         """See `Backend.tensor`."""
         flat = buffer[offset : offset + nbytes]
         return flat.view(torch_dtype(dtype)).reshape(native_shape(dtype, shape, "pt"))
+
+
+def _copier_2d(cuda: str | None) -> Any:
+    """CUDA's `cudaMemcpy2DAsync`, which torch doesn't offer; None: there is none here, as on AMD's devices."""
+    try:
+        runtime = ctypes.CDLL(f"libcudart.so.{str(cuda).partition('.')[0]}")
+    except OSError:
+        return None
+    call = runtime.cudaMemcpy2DAsync
+    size, pointer = ctypes.c_size_t, ctypes.c_void_p
+    call.argtypes = [pointer, size, pointer, size, size, size, ctypes.c_int, pointer]
+    return call
 
 
 def known_device(word: str) -> Any:

@@ -32,12 +32,33 @@ class ReadPart(NamedTuple):
     length: int  # bytes
 
 
+class Rows(NamedTuple):
+    """Equal segments of one item at equal distances, which a device copies out of what lies between them."""
+
+    item: int  # index in the batch's items
+    offset: int  # of the first segment in the item's own bytes
+    length: int  # of each segment, in bytes
+    stride: int  # bytes from the start of one segment to the start of the next
+    segments: int  # how many
+
+    @property
+    def span(self) -> int:
+        """Bytes from the first segment's start to the last one's end."""
+        return (self.segments - 1) * self.stride + self.length
+
+
 class Read(NamedTuple):
     """Neighbouring bytes of one file, for one call."""
 
     path: str
     start: int  # byte offset in the file
-    parts: list[ReadPart]  # in file order, without holes
+    parts: list[ReadPart]  # in file order, without holes; [] of rows
+    rows: Rows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file that it reads."""
+        return self.rows.span if self.rows else sum(part.length for part in self.parts)
 
 
 @dataclass(slots=True)
@@ -65,9 +86,20 @@ class Batch:
                 found.append(Range(path, start, end))
         return found
 
-    def reads(self, read_bytes: int = READ_BYTES) -> Iterator[Read]:
-        """The reads that bring the batch; each spans at most `read_bytes` of the file."""
-        return _reads(self.items, read_bytes)
+    def reads(self, read_bytes: int = READ_BYTES, *, rows: bool = False) -> Iterator[Read]:
+        """The reads that bring the batch; each spans at most `read_bytes` of the file.
+
+        Args:
+            read_bytes: of one read at most.
+            rows: slices of many short segments come as `Rows`, with what lies between; else as parts.
+        """
+        items = list(enumerate(self.items))
+        if rows:
+            for index, item in items:
+                if _in_rows(item, read_bytes):
+                    yield from _row_reads(index, item, read_bytes)
+            items = [pair for pair in items if not _in_rows(pair[1], read_bytes)]
+        yield from _reads(items, read_bytes)
 
 
 def batches(items: Iterable[LoadItem], batch_bytes: int = BATCH_BYTES) -> list[Batch]:
@@ -104,14 +136,30 @@ def _spans(item: LoadItem) -> list[tuple[int, int]]:
     ]
 
 
-def _reads(items: Sequence[LoadItem], read_bytes: int) -> Iterator[Read]:
+def _in_rows(item: LoadItem, read_bytes: int) -> bool:
+    """Whether the bytes between an item's segments are read, too."""
+    gap = item.stride - item.length
+    return (
+        item.segments > 1 and bool(item.length) and gap <= GAP_BYTES and item.stride <= read_bytes
+    )
+
+
+def _row_reads(index: int, item: LoadItem, read_bytes: int) -> Iterator[Read]:
+    most = 1 + (read_bytes - item.length) // item.stride
+    for first in range(0, item.segments, most):
+        count = min(most, item.segments - first)
+        rows = Rows(index, first * item.length, item.length, item.stride, count)
+        yield Read(item.info.path, item.start + first * item.stride, [], rows)
+
+
+def _reads(items: Sequence[tuple[int, LoadItem]], read_bytes: int) -> Iterator[Read]:
     """Walk the segments in file order; close a read when it is full or the gap is wide.
 
     A segment goes on in the next read where one ends, so that all are full whatever tensors lie there.
     """
     path, start, end, item_count = "", 0, 0, 0
     parts: list[ReadPart] = []
-    for index, item in enumerate(items):
+    for index, item in items:
         item_count += 1
         for segment in range(item.segments if item.length else 0):
             position, done = item.start + segment * item.stride, 0

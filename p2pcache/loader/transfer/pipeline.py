@@ -202,7 +202,7 @@ class Pipeline:
         self.waits.memory_s += time.monotonic() - began
         if target is None:
             return False
-        reads = list(batch.reads(self._read_bytes))
+        reads = list(batch.reads(self._read_bytes, rows=bool(target.places)))
         in_flight = _BatchInFlight(batch, target, len(reads))
         if not reads:  # all its tensors are empty
             self._done.put(in_flight)
@@ -224,7 +224,7 @@ class Pipeline:
         seconds = time.monotonic() - began
         with self._lock:
             self.waits.reading_s += seconds
-            self.bytes_read += sum(part.length for part in read.parts)
+            self.bytes_read += read.nbytes
             in_flight.reads_left -= 1
             last = in_flight.reads_left == 0
         if last:

@@ -58,10 +58,16 @@ def read_staged(
     if slot is None:
         return
     try:
-        buffers, copies = _place_parts(read.parts, target.places, slot)
-        source.read(read.path, read.start, buffers)
-        for start, length, buffer, offset in copies:
-            backend.copy(slot, start, length, buffer, offset)
+        if read.rows is not None:
+            item, offset, length, stride, count = read.rows
+            buffer, base = target.places[item]
+            source.read(read.path, read.start, [slot.view[: read.nbytes]])
+            backend.copy_rows(slot, length, stride, count, buffer, base + offset)
+        else:
+            buffers, copies = _place_parts(read.parts, target.places, slot)
+            source.read(read.path, read.start, buffers)
+            for start, length, buffer, offset in copies:
+                backend.copy(slot, start, length, buffer, offset)
         event = backend.record()
     except BaseException:
         ring.give_back(slot)

@@ -72,6 +72,12 @@ class FakeAsyncBackend:
             self.copies += 1
             buffer.pending.add(id(event))
 
+    def copy_rows(
+        self, source: HostMemory, length: int, stride: int, count: int, buffer: Any, offset: int
+    ) -> None:
+        for row in range(count):
+            self.copy(source, row * stride, length, buffer, offset + row * length)
+
     def record(self) -> FakeEvent:
         event: FakeEvent = self._mine.__dict__.pop("event", None) or FakeEvent()
         with self._lock:

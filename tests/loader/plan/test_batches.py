@@ -164,3 +164,18 @@ def test_reads_and_batches_are_counted_by_bytes_whatever_tensors_lie_there() -> 
     reads = [read for batch in found for read in batch.reads(DEVICE_READ_BYTES)]
     assert len(found) <= end / (DEVICE_BATCH_BYTES - 2 * tensors[0].nbytes)
     assert len(reads) <= end / DEVICE_READ_BYTES + len(found)
+
+
+def test_rows_are_few_reads_and_bring_each_segment_once() -> None:
+    tensor = info("w", (1000, 4096), dtype="BF16")
+    item = cut_tensor(tensor, 1, 1024, 2048)
+    (batch,) = batches([item])
+    reads = list(batch.reads(1 << 20, rows=True))
+    assert len(reads) == 8
+    segments = [
+        (read.start + row * read.rows.stride, read.rows.offset + row * read.rows.length)
+        for read in reads if read.rows is not None
+        for row in range(read.rows.segments)
+    ]  # fmt: skip
+    assert segments == [(item.start + i * 8192, i * 2048) for i in range(1000)]
+    assert all(read.nbytes <= 1 << 20 for read in reads)

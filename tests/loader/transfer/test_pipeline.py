@@ -1,5 +1,6 @@
 """The feeder and the readers, through a ring to a device whose copies happen as late as they may."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from p2pcache.errors import P2PCacheError
 from p2pcache.loader.memory.host_pool import Budget
 from p2pcache.loader.plan.batches import batches
-from p2pcache.loader.plan.selection import select_tensors
+from p2pcache.loader.plan.selection import ParallelAxis, select_tensors
 from p2pcache.loader.session import Session
 from p2pcache.loader.source.catalog import open_catalog
 from p2pcache.loader.source.deadline import Deadline
@@ -37,7 +38,12 @@ def open_session(folder: Path) -> Session:
 
 
 def run(
-    folder: Path, slots: int, slot_bytes: int, threads: int, budget: int
+    folder: Path,
+    slots: int,
+    slot_bytes: int,
+    threads: int,
+    budget: int,
+    axes: Sequence[ParallelAxis] = (),
 ) -> dict[str, torch.Tensor]:
     backend = FakeAsyncBackend()
     staging, tuning = make_staging(
@@ -47,7 +53,7 @@ def run(
     )
     source = DirectorySource(folder)
     deadline = Deadline(30, "m")
-    items = select_tensors(list(open_catalog(source, deadline).tensors.values()))
+    items = select_tensors(list(open_catalog(source, deadline).tensors.values()), axes=axes)
     pipeline = Pipeline(
         source,
         batches(items, 1 << 18),
@@ -99,6 +105,20 @@ def test_any_sizes_through_any_ring(
     body = write(folder / "m.safetensors", [Spec(f"t{i}", "U8", (n,)) for i, n in enumerate(sizes)])
     found = run(folder, slots, slot_bytes, threads, MIN_LIMIT_BYTES)
     assert {name: torch_bytes(t) for name, t in found.items()} == body
+
+
+@pytest.mark.parametrize("columns", [4, 48, 4000, 80_000])  # 80,000: too far apart for rows
+def test_slices_of_rows_come_out_of_what_lies_between(tmp_path: Path, columns: int) -> None:
+    specs = [Spec(f"t{i}", "F32", (rows, columns)) for i, rows in enumerate((1, 7, 33))]
+    body = write(tmp_path / "m.safetensors", [*specs, Spec("whole", "U8", (999,))], pad=3)
+    for rank in range(4):
+        axis = ParallelAxis("tensor", rank, 4, dim=1, names="t*")
+        found = run(tmp_path, 3, 200 << 10, 2, 4 << 20, axes=[axis])
+        for name, (rows, _) in ((spec.name, spec.shape) for spec in specs):
+            whole = torch.frombuffer(bytearray(body[name]), dtype=torch.float32)
+            share = whole.reshape(rows, columns).chunk(4, 1)[rank]
+            assert torch_bytes(found[name]) == torch_bytes(share), name
+        assert torch_bytes(found["whole"]) == body["whole"]
 
 
 def test_a_failed_read_ends_the_load_and_frees_the_slot(tmp_path: Path) -> None:
