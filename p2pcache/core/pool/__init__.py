@@ -1,0 +1,1 @@
+"""The pool: which models a node's disk keeps."""

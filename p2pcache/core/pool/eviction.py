@@ -1,0 +1,145 @@
+"""Which models leave a node's disk when it needs room: the least valuable first.
+
+GreedyDual-Size-Frequency (Cherkasova 1998; GreedyDual-Size by Cao and Irani 1997). A model's value is the cache's level
+at its last use, plus its uses times the cost of a byte of it from where it would come again. The level is the highest
+value that was ever evicted, so a model that nobody uses falls behind by itself. Size stands on both sides: a large model
+costs more to fetch again, and gives more room. What matters is bytes fetched again, so it cancels out.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+HALF_LIFE_S = 7 * 86400.0  # new versions come about weekly: the uses of the last one count half then
+ONE_USE_S = 60.0  # the containers of a pod pull one after the other: together they are one use
+FRESH_S = 600.0  # a client that was given a path opens it within this time: an engine first starts Python
+
+COST_PEER = 1.0  # of a byte that another node has
+COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
+
+
+class Uses(NamedTuple):
+    """What is remembered of the uses of one model."""
+
+    count: float = 0.0  # older ones count less
+    level: float = 0.0  # the cache's at the last use
+    last: float = 0.0  # unix seconds
+
+    def value(self, cost: float) -> float:
+        """The value of the model. `cost`: of a byte of it, when it is fetched again."""
+        return self.level + max(1.0, self.count) * cost
+
+
+def used(before: Uses, level: float, now: float) -> Uses:
+    """The uses after one more.
+
+    Args:
+        before: until now.
+        level: the cache's.
+        now: unix seconds.
+    """
+    passed = max(0.0, now - before.last)
+    if before.count and passed < ONE_USE_S:
+        return Uses(before.count, level, now)
+    return Uses(1.0 + before.count * 0.5 ** (passed / HALF_LIFE_S), level, now)
+
+
+class Candidate(NamedTuple):
+    """One model of the cache."""
+
+    digest: str
+    blobs: Mapping[str, int]  # bytes of disk of each of its blobs, which other models may need, too
+    uses: Uses
+    cost: float  # of a byte of it, when it is fetched again
+    kept: str = ""  # why it must not go, for people; "": it may
+
+    @property
+    def value(self) -> float:
+        """What it is worth to have it here."""
+        return self.uses.value(self.cost)
+
+
+class Victim(NamedTuple):
+    """A model that goes."""
+
+    digest: str
+    bytes_freed: int
+    value: float
+
+
+class Plan(NamedTuple):
+    """Which models go, in this order."""
+
+    victims: list[Victim]
+    bytes_freed: int
+    bytes_short: int  # what can't be freed of the bytes that are needed; then nothing goes
+
+    @property
+    def level(self) -> float:
+        """The cache's level after it, as far as it is raised."""
+        return max((victim.value for victim in self.victims), default=0.0)
+
+
+def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) -> Plan:
+    """Choose the models that make room.
+
+    Args:
+        models: all of the cache.
+        needed_bytes: must be freed; if that can't be, nothing goes.
+        wanted_bytes: should be freed.
+    """
+    wanted_bytes = max(needed_bytes, wanted_bytes)
+    owners: Counter[str] = Counter()
+    for model in models:
+        owners.update(model.blobs.keys())
+    # Ties in the order of last use.
+    waiting = sorted((m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest))
+    victims: list[Victim] = []
+    freed = 0
+    # Again, while any goes: of two models that share all, the first gives room only with the second.
+    progress = True
+    while progress and freed < wanted_bytes:
+        progress, left = False, []
+        for model in waiting:
+            own = _own_bytes(model, owners) if freed < wanted_bytes else 0
+            if not own:
+                left.append(model)
+                continue
+            owners.subtract(model.blobs.keys())
+            victims.append(Victim(model.digest, own, model.value))
+            freed += own
+            progress = True
+        waiting = left
+    if freed < needed_bytes:
+        return Plan([], 0, needed_bytes - freed)
+    return Plan(victims, freed, 0)
+
+
+def _own_bytes(model: Candidate, owners: Mapping[str, int]) -> int:
+    """Bytes that no model but this one needs."""
+    return sum(size for blob, size in model.blobs.items() if owners[blob] == 1)
+
+
+class Limits(NamedTuple):
+    """How full a cache may be. 0: no limit."""
+
+    quota_bytes: int = 0
+    high: float = 0.8  # share of the quota above which models go
+    low: float = 0.7  # until this share is left
+
+    def due_bytes(self, used_bytes: int) -> int:
+        """Bytes to free because the cache is above its high mark."""
+        if not self.quota_bytes or used_bytes <= self.high * self.quota_bytes:
+            return 0
+        return self.excess_bytes(used_bytes)
+
+    def excess_bytes(self, used_bytes: int) -> int:
+        """Bytes above the low mark."""
+        return max(0, used_bytes - int(self.low * self.quota_bytes))
+
+    def wanted_bytes(self, used_bytes: int, coming_bytes: int) -> int:
+        """Bytes to free for a model that comes: down to the low mark with it, where it fits below that mark."""
+        if not self.quota_bytes or coming_bytes > self.low * self.quota_bytes:
+            return 0
+        return self.excess_bytes(used_bytes + coming_bytes)
+
