@@ -57,6 +57,18 @@ class NoSpace(P2PCacheError):
 
     exit_code = 5
 
+    def __init__(self, message: str, *, coming_bytes: int = 0, short_bytes: int = 0) -> None:
+        """The message, and what could be done about it.
+
+        Args:
+            message: for people.
+            coming_bytes: that were to be stored; 0: it isn't known.
+            short_bytes: that must be freed for them; 0: it isn't known.
+        """
+        super().__init__(message)
+        self.coming_bytes = coming_bytes
+        self.short_bytes = short_bytes
+
 
 class IntegrityError(P2PCacheError):
     """Bytes don't match the digest that names them."""

@@ -94,30 +94,25 @@ def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) 
         owners.update(model.blobs.keys())
     # Ties in the order of last use.
     waiting = sorted((m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest))
-    victims: list[Victim] = []
+    gone: list[tuple[Candidate, int]] = []
     freed = 0
-    # Again, while any goes: of two models that share all, the first gives room only with the second.
-    progress = True
-    while progress and freed < wanted_bytes:
-        progress, left = False, []
-        for model in waiting:
-            own = _own_bytes(model, owners) if freed < wanted_bytes else 0
-            if not own:
-                left.append(model)
-                continue
-            owners.subtract(model.blobs.keys())
-            victims.append(Victim(model.digest, own, model.value))
-            freed += own
-            progress = True
-        waiting = left
+    for model in waiting:
+        if freed >= wanted_bytes:
+            break
+        owners.subtract(model.blobs.keys())
+        # 0 where others need all of it; then it gives room only together with them.
+        own = sum(size for blob, size in model.blobs.items() if not owners[blob])
+        gone.append((model, own))
+        freed += own
     if freed < needed_bytes:
         return Plan([], 0, needed_bytes - freed)
-    return Plan(victims, freed, 0)
-
-
-def _own_bytes(model: Candidate, owners: Mapping[str, int]) -> int:
-    """Bytes that no model but this one needs."""
-    return sum(size for blob, size in model.blobs.items() if owners[blob] == 1)
+    victims = []
+    for model, own in reversed(gone):  # the most valuable first: they stay where that costs no room
+        if own or not all(owners[blob] for blob in model.blobs):
+            victims.append(Victim(model.digest, own, model.value))
+        else:
+            owners.update(model.blobs.keys())
+    return Plan(victims[::-1], freed, 0)
 
 
 class Limits(NamedTuple):

@@ -8,7 +8,7 @@ one place that knows what is proved of them.
 import os
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -112,20 +112,37 @@ class BlobPool:
                     total += blob.done_bytes
             return total + sum(s for b, s in self._partial.items() if b not in self._known)
 
-    def done_bytes(self, blob_id: str, size: int) -> int:
-        """Proved bytes of a blob, also of one that isn't in memory."""
+    def done_bytes(self, blobs: Mapping[str, int]) -> int:
+        """Proved bytes of blobs, given with their sizes, also of those that aren't in memory."""
+        done, unread = 0, list[str]()
         with self.lock:
-            blob = self._known.get(blob_id)
-            if blob is not None:
-                return blob.done_bytes
-            if blob_id in self._published:
-                return size
-            if blob_id not in self._partial:
-                return 0
-        found = bitmap.decode(
-            read_small(self.folders.partial, f"{blob_id}.have", bitmap.MAX_BITMAP_BYTES)
-        )
-        return min(found.done_bytes, size) if found else 0
+            for blob_id, size in blobs.items():
+                if (blob := self._known.get(blob_id)) is not None:
+                    done += blob.done_bytes
+                elif blob_id in self._published:
+                    done += size
+                elif blob_id in self._partial:
+                    unread.append(blob_id)
+        for blob_id in unread:
+            found = bitmap.decode(
+                read_small(self.folders.partial, f"{blob_id}.have", bitmap.MAX_BITMAP_BYTES)
+            )
+            done += min(found.done_bytes, blobs[blob_id]) if found else 0
+        return done
+
+    def disk_bytes(self, blobs: Iterable[str]) -> dict[str, int]:
+        """The blobs that have a file here, with the bytes of disk that it takes; without a look at the disk."""
+        found: dict[str, int] = {}
+        with self.lock:
+            for blob_id in blobs:
+                if (size := self._published.get(blob_id)) is not None:
+                    found[blob_id] = size
+                elif (blob := self._known.get(blob_id)) is not None:
+                    if blob.on_disk:
+                        found[blob_id] = max(blob.allocated, blob.done_bytes)
+                elif (held := self._partial.get(blob_id)) is not None:
+                    found[blob_id] = held
+        return found
 
     def _load(self, blob_id: str, file: File) -> BlobFile:
         blob = BlobFile(blob_id, file)

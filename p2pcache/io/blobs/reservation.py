@@ -12,15 +12,23 @@ from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes
 EAGER_BYTES = 1 << 20
 
 
-def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> None:
+def reserve(
+    blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int, quota_bytes: int = 0
+) -> None:
     """Reserve disk space for the missing parts of these blobs, on top of earlier reservations.
+
+    Args:
+        blobs: of the cache.
+        wanted: for which there must be space.
+        min_free_bytes: left free on the disk.
+        quota_bytes: of the cache; 0: none.
 
     Raises:
         NoSpace: it doesn't fit; the message has the bytes needed, free and reserved.
     """
     with blobs.maintenance, blobs.lock:
         fresh = [b for b in wanted if not b.reserved]
-        check(blobs, sum(b.promise() for b in fresh), min_free_bytes)
+        check(blobs, sum(b.promise() for b in fresh), min_free_bytes, quota_bytes)
         _check_inodes(blobs, sum(not b.on_disk for b in fresh))
         made = []
         try:
@@ -35,21 +43,35 @@ def reserve(blobs: BlobPool, wanted: list[BlobFile], min_free_bytes: int) -> Non
             raise
 
 
-def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int) -> None:
-    """Refuse bytes that don't fit beside earlier reservations and the space kept free.
+def promised_bytes(blobs: BlobPool) -> int:
+    """Bytes that are reserved, and not written yet."""
+    return sum(b.promise() for b in blobs.known() if b.reserved)
+
+
+def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:
+    """Refuse bytes that don't fit beside earlier reservations, the space kept free, and the quota.
 
     Raises:
         NoSpace: it doesn't fit.
     """
-    promised = sum(b.promise() for b in blobs.known() if b.reserved)
+    promised = promised_bytes(blobs)
     free = free_bytes(blobs.root)
-    if needed_bytes and needed_bytes + promised + min_free_bytes > free:
+    short = needed_bytes + promised + min_free_bytes - free
+    over = blobs.cached_bytes() + promised + needed_bytes - quota_bytes if quota_bytes else 0
+    if needed_bytes and over > 0 and over >= short:
+        raise NoSpace(
+            f"the quota of {blobs.root} is {human(quota_bytes)} (cache_quota): {human(needed_bytes)} more are "
+            f"{human(over)} too many; `p2pcache evict --dry-run` says what could go and what may not",
+            coming_bytes=needed_bytes, short_bytes=over,
+        )  # fmt: skip
+    if needed_bytes and short > 0:
         kept = f", {human(min_free_bytes)} are kept free (min_free_bytes)" if min_free_bytes else ""
         others = f", {human(promised)} are promised to other pulls" if promised else ""
         raise NoSpace(
             f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"
-            f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir"
-        )
+            f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir",
+            coming_bytes=needed_bytes, short_bytes=short,
+        )  # fmt: skip
 
 
 def _check_inodes(blobs: BlobPool, files: int) -> None:

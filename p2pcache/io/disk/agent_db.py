@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from p2pcache.core.pool import eviction
+from p2pcache.core.pool.eviction import Uses
 from p2pcache.errors import NoSpace
 from p2pcache.ids import Ref
 from p2pcache.io.disk.reserve_file import Spare
@@ -41,6 +43,13 @@ alter table history add column report text not null default '';
 """, """
 create table asked (namespace text, name text, tag text, digest text not null,
   primary key (namespace, name, tag)) without rowid;
+""", """
+alter table models add column uses real not null default 0;
+alter table models add column level real not null default 0;
+alter table models add column evicted real not null default 0;
+create table claims (kind text, namespace text, name text, ref text, digest text not null,
+  made real not null, ends real not null, pid integer not null, started text not null,
+  primary key (kind, namespace, name, ref)) without rowid;
 """)  # fmt: skip
 SCHEMA_VERSION = len(_SCHEMAS)
 
@@ -52,6 +61,14 @@ class ModelRow(NamedTuple):
     size_bytes: int
     files: int
     last_used: float  # unix seconds
+    uses: float = 0.0  # older ones count less
+    level: float = 0.0  # the cache's at its last use; of an evicted model, its value then
+    evicted: float = 0.0  # unix seconds; 0: it wasn't
+
+    @property
+    def as_uses(self) -> Uses:
+        """Its uses, as the decider of evictions wants them."""
+        return Uses(self.uses, self.level, self.last_used)
 
 
 class Proof(NamedTuple):
@@ -170,9 +187,9 @@ class Records(SqliteFile):
     # -- models ----------------------------------------------------------------------------------
 
     def add_model(self, row: ModelRow, blobs: Iterable[tuple[str, int]]) -> None:
-        """Remember a model and which blobs (id, size) it needs."""
+        """Remember a model and which blobs (id, size) it needs; its earlier uses stay."""
         with self._write() as db:
-            db.execute("replace into models values (?,?,?,?)", row)
+            db.execute(_ADD_MODEL, row)
             db.execute("delete from model_blobs where digest=?", (row.digest,))
             db.executemany(
                 "insert into model_blobs values (?,?,?)", [(row.digest, *blob) for blob in blobs]
@@ -187,22 +204,50 @@ class Records(SqliteFile):
         with suppress(NoSpace):
             self._delete(("delete from asked where digest=?", [(digest,)]))
 
-    def touch(self, digest: str, last_used: float) -> None:
+    def touch(self, digest: str, now: float) -> None:
         """Record that a model was used."""
         with self._write() as db:
-            db.execute("update models set last_used=? where digest=?", (last_used, digest))
+            asked = "select uses, level, last_used, (select max(level) from models) from models"
+            row = db.execute(f"{asked} where digest=?", (digest,)).fetchone()
+            if row is not None:
+                uses = eviction.used(Uses(*row[:3]), row[3], now)
+                asked = "update models set uses=?, level=?, last_used=? where digest=?"
+                db.execute(asked, (*uses, digest))
+
+    def evict_model(self, digest: str, value: float, evicted: float) -> None:
+        """Record that a model was evicted: it needs no blobs any more; names and uses stay.
+
+        Args:
+            digest: of the model.
+            value: its value then.
+            evicted: when, unix seconds.
+        """
+        self._delete(
+            ("update models set level=max(level,?), evicted=? where digest=?", [(value, evicted, digest)]),
+            ("delete from model_blobs where digest=?", [(digest,)]),
+        )  # fmt: skip
+
+    def model_row(self, digest: str) -> ModelRow | None:
+        """The record of one model; None: there is none."""
+        rows = self._all(f"{_MODELS} where digest=?", (digest,))
+        return ModelRow(*rows[0]) if rows else None  # type: ignore[arg-type] # as the schema says
 
     def model_rows(self) -> list[ModelRow]:
         """Every model, most recently used first."""
-        rows = self._all(
-            "select digest, bytes, files, last_used from models order by last_used desc, digest"
-        )
-        return [ModelRow(str(a), _int(b), _int(c), float(str(d))) for a, b, c, d in rows]
+        rows = self._all(f"{_MODELS} order by last_used desc, digest")
+        return [ModelRow(*row) for row in rows]  # type: ignore[arg-type] # as the schema says
 
     def blobs_of(self, digest: str) -> list[tuple[str, int]]:
         """The blobs (id, size) of a model."""
         rows = self._all("select blob, size from model_blobs where digest=?", (digest,))
         return [(str(a), _int(b)) for a, b in rows]
+
+    def all_blobs(self) -> dict[str, dict[str, int]]:
+        """The blobs of every model, with their sizes, by the model's digest."""
+        found: dict[str, dict[str, int]] = {}
+        for digest, blob, size in self._all("select digest, blob, size from model_blobs"):
+            found.setdefault(str(digest), {})[str(blob)] = _int(size)
+        return found
 
     def own_blobs(self, digest: str) -> list[str]:
         """The blobs of a model that no other model needs."""
@@ -270,6 +315,9 @@ _HISTORY_COLUMNS = (
     "ended", "action", "ref", "digest", "bytes", "seconds",
     "bytes_origin", "bytes_peers", "bytes_local", "code", "message", "times", "report",
 )  # fmt: skip
+_MODELS = "select digest, bytes, files, last_used, uses, level, evicted from models"
+_ADD_MODEL = """insert into models values (?,?,?,?,?,?,?) on conflict (digest) do update set
+  bytes=excluded.bytes, files=excluded.files, evicted=0"""
 _FORGET_OLD = """delete from history
   where id <= (select id from history order by id desc limit 1 offset ?)"""
 _FORGET_FAILURES = """delete from history where code != 0

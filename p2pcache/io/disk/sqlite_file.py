@@ -112,8 +112,8 @@ class SqliteFile:
                     self._db.execute("rollback")
                 raise
 
-    def _delete(self, *deletes: tuple[str, Iterable[tuple[str, ...]]]) -> None:
-        """Delete rows; on a full disk, in the space that is kept back for it.
+    def _delete(self, *deletes: tuple[str, Iterable[tuple[object, ...]]]) -> None:
+        """Delete or change rows; on a full disk, in the space that is kept back for it.
 
         Args:
             deletes: statements, each with the values of all its rows.
@@ -135,7 +135,7 @@ class SqliteFile:
                     f"among the other files of that disk (`df {folder}` names it), then try again"
                 ) from error
 
-    def _delete_all(self, deletes: Iterable[tuple[str, Iterable[tuple[str, ...]]]]) -> None:
+    def _delete_all(self, deletes: Iterable[tuple[str, Iterable[tuple[object, ...]]]]) -> None:
         with self._write() as db:
             for statement, rows in deletes:
                 db.executemany(statement, rows)

@@ -18,6 +18,7 @@ class ModelInfo(NamedTuple):
     tags: list[Ref]
     asked: list[Ref]  # refs of pulls that were interrupted
     last_used: float  # unix seconds
+    remote: bool = False  # evicted: it has no bytes here, and comes back when it is pulled
 
     @property
     def names(self) -> list[Ref]:
@@ -33,7 +34,8 @@ class ModelInfo(NamedTuple):
             "namespace": first.namespace if first else "", "name": first.name if first else "",
             "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
             "digest": self.digest, "bytes": self.size_bytes, "files": self.files,
-            "bytes_done": self.bytes_done, "complete": self.complete, "last_used": self.last_used,
+            "bytes_done": self.bytes_done, "complete": self.complete, "remote": self.remote,
+            "last_used": self.last_used,
         }  # fmt: skip
 
 
@@ -58,6 +60,12 @@ class Usage(NamedTuple):
 
     cached_bytes: int
     free_bytes: int
+    promised_bytes: int = 0  # of running pulls, not written yet
+
+    @property
+    def filled_bytes(self) -> int:
+        """What counts against the quota."""
+        return self.cached_bytes + self.promised_bytes
 
 
 def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:

@@ -1,13 +1,18 @@
-"""Removing models and blobs, in an order that works on a full disk, too.
+"""Removing and evicting models, in an order that works on a full disk, too.
 
-Bytes go before records: on a full disk a record can only be deleted in the space that the bytes leave.
+Bytes go before records: on a full disk a record can only be deleted in the space that the bytes leave. An eviction begins
+with the one step that can't be half done (`ManifestFolder.evict`); a crash after it is made good when the cache is opened.
 """
+
+import logging
+import time
 
 from collections.abc import Collection, MutableMapping
 
-from p2pcache.errors import Conflict
+from p2pcache.errors import Busy, Conflict, NotFound, NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Records
+from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
@@ -15,13 +20,17 @@ from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.published_tree import Trees
 
 
+_log = logging.getLogger(__name__)
+
+
 class Removal:
-    """Removes models of one cache dir. Callers hold the pool's `maintenance`."""
+    """Removes and evicts models of one cache dir. Callers hold the pool's `maintenance`."""
 
     def __init__(
         self,
         blobs: BlobPool,
         records: Records,
+        manifests: ManifestFolder,
         trees: Trees,
         spare: Spare,
         opened: MutableMapping[str, ModelStore],
@@ -31,15 +40,19 @@ class Removal:
         Args:
             blobs: all blobs of the cache dir.
             records: its database.
+            manifests: its manifests.
             trees: its published trees.
             spare: disk space that is kept back for removals.
             opened: the open models by digest; removed ones are taken out.
         """
         self._blobs = blobs
         self._records = records
+        self._manifests = manifests
         self._trees = trees
         self._spare = spare
         self._opened = opened
+        # Models that are evicted, but not so in the records or not in all their bytes; with their values.
+        self._unfinished: dict[str, float] = {}
         self.keep_spare()
 
     def remove_model(self, digest: str) -> int:
@@ -52,24 +65,72 @@ class Removal:
             Conflict: it's in use.
             NoSpace: not even the spare space was enough to delete its records; the bytes are gone.
         """
+        self._refuse_pinned(digest)
+        self._hide(digest)
+        self._manifests.remove([digest])
+        own = self._records.own_blobs(digest)
+        freed = sum(self._blobs.delete_files(blob) for blob in own)
+        self._records.remove_model(digest)
+        self._unfinished.pop(digest, None)
+        self._forget(own)
+        return freed
+
+    def evict_model(self, digest: str, value: float) -> int:
+        """Remove a model's bytes that no other model needs; it stays known by its names, as `remote`.
+
+        Args:
+            digest: of the model.
+            value: its value now, which raises the cache's level.
+
+        Returns:
+            Bytes of disk freed.
+
+        Raises:
+            NotFound: it isn't here.
+            Conflict: it's in use.
+            OSError: the disk refused the first step; nothing has changed.
+        """
+        if digest not in self._manifests.local:
+            raise NotFound(f"model {digest[:12]} has nothing here that could go")
+        self._refuse_pinned(digest)
+        try:
+            self._manifests.evict(digest)
+        except OSError:  # a full disk may lack the block for one more name
+            if not self._spare.give_up():
+                raise
+            self._manifests.evict(digest)
+        self._unfinished[digest] = value
+        return self._finish(digest)
+
+    def _finish(self, digest: str) -> int:
+        self._hide(digest)
+        own = self._records.own_blobs(digest)
+        freed = sum(self._blobs.delete_files(blob) for blob in own)
+        try:
+            self._records.evict_model(digest, self._unfinished[digest], time.time())
+            self._forget(own)
+        except (NoSpace, Busy) as error:  # the bytes are gone; `keep_spare` tries again
+            _log.warning("model %s is evicted, which can't be written down yet: %s", digest[:12], error)
+        else:
+            del self._unfinished[digest]
+        return freed
+
+    def _refuse_pinned(self, digest: str) -> None:
         model = self._opened.get(digest)
         if model is not None and model.pins:
             raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
+
+    def _hide(self, digest: str) -> None:
+        """Take a model from people's sight, and close it."""
         for ref, tagged in self._records.tags():
             if tagged == digest:
                 self._trees.remove_link(ref)
         for tree in self._trees.trees(digest):
             self._trees.remove(tree)
+        model = self._opened.pop(digest, None)
         if model is not None:
             model.hide_arriving()
             model.close()
-            del self._opened[digest]
-        self._blobs.disk.unlink(self._blobs.folders.manifests, digest)
-        own = self._records.own_blobs(digest)
-        freed = sum(self._blobs.delete_files(blob) for blob in own)
-        self._records.remove_model(digest)
-        self._forget(own)
-        return freed
 
     def prune(
         self,
@@ -107,9 +168,14 @@ class Removal:
         return Pruned(removed, freed, kept, users.unsure)
 
     def keep_spare(self) -> None:
-        """Keep a little disk space back again, if there is any."""
+        """Keep a little disk space back again, if there is any; finish what a full disk left half done."""
         with self._blobs.lock:
             self._spare.keep()
+        for digest in list(self._unfinished):
+            try:
+                self._finish(digest)
+            except P2PCacheError as error:
+                _log.warning("the eviction of model %s isn't finished: %s", digest[:12], error)
 
     def _in_use(self, digest: str, in_use: Collection[str]) -> bool:
         model = self._opened.get(digest)
@@ -118,14 +184,15 @@ class Removal:
     def _bytes_without(self, victims: Collection[str]) -> int:
         """Bytes of disk that would be free without these models and without unneeded blobs."""
         kept: set[str] = set()
-        for row in self._records.model_rows():
-            if row.digest not in victims:
-                kept.update(blob for blob, _ in self._records.blobs_of(row.digest))
+        for digest, blobs in self._records.all_blobs().items():
+            if digest not in victims:
+                kept.update(blobs)
         return sum(self._blobs.held_bytes(b) for b, _ in self._blobs.names() if b not in kept)
 
     def _forget(self, blobs: Collection[str]) -> None:
         self._records.remove_proofs(blobs)
-        self.keep_spare()
+        with self._blobs.lock:
+            self._spare.keep()
 
 
 def _label(model: ModelInfo) -> str:

@@ -3,7 +3,7 @@
 CACHE/lock, node-id, agent.db     pid of the process that holds it; the node id; records
 CACHE/node-home                   where the node id was drawn: a copy of the cache draws another
 CACHE/spare                       disk space kept back, so that a full disk can be emptied
-CACHE/manifests/<hex>             manifests of the models known here
+CACHE/manifests/<hex>[.remote]    manifests of the models known here; of evicted ones
 CACHE/partial/<hex>[.have]        partial blobs, and which of their chunks are proved
 CACHE/blobs/<hex>                 whole blobs, read-only
 CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
@@ -14,12 +14,13 @@ CACHE/tmp/                        files before they appear and after they were r
 import contextlib
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Self
 
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, File, decode, digest_of
+from p2pcache.core.format.manifest import File, decode, digest_of
+from p2pcache.core.pool.eviction import COST_STORAGE, Candidate, Limits
 from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
@@ -28,7 +29,8 @@ from p2pcache.io.blobs.chunk_writer import Writers
 from p2pcache.io.disk import cache_dir
 from p2pcache.io.disk.agent_db import HistoryRow, ModelRow, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
-from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes, read_small
+from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes
+from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage
 from p2pcache.io.models import recover
@@ -50,19 +52,23 @@ class Store:
         """Use `Store.open`."""
         self.root = root
         self.min_free_bytes = min_free_bytes
+        self.limits = Limits()
         self._folders = folders
         self._disk = disk
         self._lock_fd = lock_fd
         self._spare = Spare(disk, folders.root)
         self._records = Records(root / "agent.db", self._spare)
         self._trees = Trees(disk, folders)
-        recover.recover(disk, folders, self._records, self._trees)
+        self._manifests = ManifestFolder(disk, folders.manifests)
+        recover.recover(disk, folders, self._records, self._manifests, self._trees)
         self._blobs = BlobPool(root, folders, disk, self._records)
         self._blobs.before_demote = self._unpublish
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
         self._publisher = Publisher(self._blobs, self._trees, self._records)
-        self._removal = Removal(self._blobs, self._records, self._trees, self._spare, self._models)
+        self._removal = Removal(
+            self._blobs, self._records, self._manifests, self._trees, self._spare, self._models
+        )
         self._closed = False
         self.node_id = cache_dir.node_id(disk, folders.root)
 
@@ -141,7 +147,8 @@ class Store:
             model = known or ModelStore(self, self._blobs, self._writers, layout)
             try:
                 if reserve:
-                    reservation.reserve(self._blobs, model.files, self.min_free_bytes)
+                    quota = self.limits.quota_bytes
+                    reservation.reserve(self._blobs, model.files, self.min_free_bytes, quota)
                 if known is None:
                     self._remember(layout, manifest_bytes)
             except BaseException:
@@ -152,19 +159,20 @@ class Store:
             return model
 
     def _remember(self, layout: Layout, manifest_bytes: bytes) -> None:
-        self._disk.replace_file(self._folders.manifests, layout.digest, manifest_bytes)
+        self._manifests.put(layout.digest, manifest_bytes)
         manifest = layout.manifest
         row = ModelRow(layout.digest, manifest.size_bytes, len(manifest.files), time.time())
         self._records.add_model(row, [(b.id, b.size) for b in layout.blobs])
+        self._manifests.on_back(layout.digest)
 
     def get(self, digest: str) -> ModelStore | None:
-        """An open model, or one opened from its stored manifest; None if it isn't known here."""
+        """An open model, or one opened from its stored manifest; None if it isn't here, or was evicted."""
         if (model := self._models.get(digest)) is not None:
             return model  # doesn't wait for a running flush
         with self._blobs.maintenance:
             model = self._models.get(digest)
             if model is None:
-                data = self.manifest(digest)
+                data = self.manifest(digest) if digest in self._manifests.local else None
                 if data is None:
                     return None
                 layout = Layout(decode(data), digest)
@@ -172,33 +180,36 @@ class Store:
             return model
 
     def manifest(self, digest: str) -> bytes | None:
-        """The stored manifest's bytes; None if it isn't here (or was damaged)."""
-        data = read_small(self._folders.manifests, digest, MAX_MANIFEST_BYTES)
-        return data if data is not None and digest_of(data) == digest else None
+        """The stored manifest's bytes, of an evicted model, too; None if it isn't here (or was damaged)."""
+        return self._manifests.read(digest)
 
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
         tags = dict(self._records.tags())
         named, asked = _by_digest(tags), _by_digest(self._asked(tags))
+        blobs = self._records.all_blobs()
         return [
-            self._info(row, named.get(row.digest, []), asked.get(row.digest, []))
+            self._info(row, blobs.get(row.digest, {}), named.get(row.digest, []), asked.get(row.digest, []))
             for row in self._records.model_rows()
-        ]
+        ]  # fmt: skip
 
     def model_info(self, digest: str) -> ModelInfo | None:
         """One model; None if it isn't known here. Strangers may ask, so the others aren't looked at."""
-        row = next((row for row in self._records.model_rows() if row.digest == digest), None)
+        row = self._records.model_row(digest)
         if row is None:
             return None
         tags = dict(self._records.tags())
-        return self._info(row, _names_of(digest, tags), _names_of(digest, self._asked(tags)))
+        blobs = dict(self._records.blobs_of(digest))
+        return self._info(row, blobs, _names_of(digest, tags), _names_of(digest, self._asked(tags)))
 
-    def _info(self, row: ModelRow, tags: list[Ref], asked: list[Ref]) -> ModelInfo:
-        blobs = self._records.blobs_of(row.digest)
-        done = sum(self._blobs.done_bytes(blob, size) for blob, size in blobs)
-        total = sum(size for _, size in blobs)
-        return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total,
-                         tags, asked, row.last_used)  # fmt: skip
+    def _info(
+        self, row: ModelRow, blobs: dict[str, int], tags: list[Ref], asked: list[Ref]
+    ) -> ModelInfo:
+        remote = row.digest in self._manifests.remote
+        done = 0 if remote else self._blobs.done_bytes(blobs)
+        total = row.size_bytes if remote else sum(blobs.values())
+        return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
+                         tags, asked, row.last_used, remote)  # fmt: skip
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
@@ -215,7 +226,8 @@ class Store:
     def other_files(self, digest: str) -> Iterator[File]:
         """The files of every other model known here, most recently used first."""
         for row in self._records.model_rows():
-            data = None if row.digest == digest else self.manifest(row.digest)
+            skipped = row.digest == digest or row.digest not in self._manifests.local
+            data = None if skipped else self.manifest(row.digest)
             if data is not None:
                 yield from decode(data).files
 
@@ -227,7 +239,8 @@ class Store:
         """
         with cache_errors(self._blobs, f"cache dir {self.root}"):
             cache_dir.check_present(self.root, self._folders)
-            return Usage(self._blobs.cached_bytes(), free_bytes(self.root))
+            cached, free = self._blobs.cached_bytes(), free_bytes(self.root)
+            return Usage(cached, free, reservation.promised_bytes(self._blobs))
 
     @property
     def trouble(self) -> P2PCacheError | None:
@@ -341,6 +354,29 @@ class Store:
         """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.remove_model(digest)
+
+    def evict_model(self, digest: str, value: float = 0.0) -> int:
+        """See `Removal.evict_model`; a model without a name is removed."""
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
+            if not self.names_of(digest):
+                return self._removal.remove_model(digest)
+            return self._removal.evict_model(digest, value)
+
+    def candidates(self, costs: Mapping[str, float], kept: Mapping[str, str]) -> list[Candidate]:
+        """The models with bytes here, as the decider of evictions wants them.
+
+        Args:
+            costs: of a byte of a model that is fetched again, by digest; others cost what storage does.
+            kept: why models must not go, by digest.
+        """
+        blobs = self._records.all_blobs()
+        return [
+            Candidate(
+                row.digest, self._blobs.disk_bytes(blobs.get(row.digest, {})), row.as_uses,
+                costs.get(row.digest, COST_STORAGE), kept.get(row.digest, ""),
+            )
+            for row in self._records.model_rows() if row.digest in self._manifests.local
+        ]  # fmt: skip
 
     def prune(
         self,

@@ -1,0 +1,139 @@
+"""What goes when a disk needs room: the least valuable, no more than needed, never what is kept."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from p2pcache.core.pool.eviction import (
+    COST_PEER,
+    COST_STORAGE,
+    HALF_LIFE_S,
+    Candidate,
+    Limits,
+    Uses,
+    plan,
+    used,
+)
+
+GB = 1_000_000_000
+
+
+def candidate(name: str, size: int = GB, **more: object) -> Candidate:
+    made = Candidate(name, {f"{name}-blob": size}, Uses(1.0, 0.0, 100.0), COST_STORAGE)
+    return made._replace(**more)  # type: ignore[arg-type]
+
+
+def names(models: list[Candidate], needed: int, wanted: int = 0) -> list[str]:
+    return [victim.digest for victim in plan(models, needed, wanted).victims]
+
+
+def test_the_least_used_goes_first_and_no_more_than_needed() -> None:
+    models = [candidate("often", uses=Uses(9.0, 0.0, 1.0)), candidate("once"), candidate("twice", uses=Uses(2.0))]
+    assert names(models, GB) == ["once"]
+    assert names(models, GB + 1) == ["once", "twice"]
+    assert names(models, 1, 3 * GB) == ["once", "twice", "often"]
+
+
+def test_what_is_used_no_more_falls_behind() -> None:
+    """Its uses don't save it for ever: the level rises with each model that goes."""
+    old = candidate("old", uses=Uses(5.0, 0.0, 1.0))
+    level, rounds = 0.0, 0
+    while True:
+        new = candidate("new", uses=used(Uses(), level, 1000.0 * rounds))
+        found = plan([old, new], 1)
+        level = max(level, found.level)
+        if found.victims[0].digest == "old":
+            break
+        rounds += 1
+    assert 1 < rounds < 20
+
+
+def test_what_a_peer_has_goes_before_what_storage_has() -> None:
+    models = [candidate("far"), candidate("near", cost=COST_PEER)]
+    assert names(models, 1) == ["near"]
+
+
+def test_of_equals_the_one_used_longest_ago_goes() -> None:
+    models = [candidate("b", uses=Uses(1.0, 0.0, 50.0)), candidate("a", uses=Uses(1.0, 0.0, 60.0))]
+    assert names(models, 1) == ["b"]
+
+
+def test_nothing_goes_where_it_would_not_be_enough() -> None:
+    found = plan([candidate("a"), candidate("b", kept="pinned")], 2 * GB)
+    assert (found.victims, found.bytes_short) == ([], GB)
+    assert names([candidate("a"), candidate("b", kept="pinned")], GB, 2 * GB) == ["a"]
+
+
+def test_shared_bytes_give_no_room() -> None:
+    both = {"base": 10 * GB}
+    one = candidate("one", blobs=both | {"own": 1})
+    two = candidate("two", blobs=both | {"own2": 2}, uses=Uses(2.0))
+    found = plan([one, two], 1)
+    assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 1)]
+    found = plan([one, two], 3)
+    assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 1), ("two", 10 * GB + 2)]
+
+
+def test_models_that_share_everything_go_together() -> None:
+    one, two = candidate("one", blobs={"x": GB}), candidate("two", blobs={"x": GB}, uses=Uses(2.0))
+    found = plan([one, two], GB)
+    assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 0), ("two", GB)]
+    assert not plan([one, two._replace(kept="pinned")], GB).victims
+    assert names([one, two, candidate("three", uses=Uses(1.5))], GB) == ["three"]
+
+
+def test_uses_within_a_minute_are_one() -> None:
+    first = used(Uses(), 0.0, 1000.0)
+    assert used(first, 0.0, 1030.0).count == 1
+    assert used(first, 0.0, 1100.0).count == pytest.approx(2, abs=0.01)
+    assert used(first, 0.0, 1000.0 + HALF_LIFE_S).count == pytest.approx(1.5)
+    assert used(first, 0.0, 500.0).count == 1, "the clock was set back"
+
+
+def test_marks() -> None:
+    limits = Limits(100 * GB)
+    assert limits.due_bytes(80 * GB) == 0
+    assert limits.due_bytes(81 * GB) == 11 * GB
+    assert limits.wanted_bytes(60 * GB, 20 * GB) == 10 * GB
+    assert limits.wanted_bytes(60 * GB, 75 * GB) == 0, "it is above the low mark by itself"
+    assert Limits().due_bytes(1 << 60) == 0
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.booleans()), max_size=12),
+    st.integers(1, 50), st.integers(0, 50),
+)  # fmt: skip
+def test_a_plan_frees_what_it_says(
+    rows: list[tuple[int, int, bool]], needed: int, wanted: int
+) -> None:
+    models = [
+        candidate(f"m{n}", blobs={f"s{shared}": 7, f"own{n}": own}, kept="pinned" if kept else "")
+        for n, (shared, own, kept) in enumerate(rows)
+    ]
+    found = plan(models, needed, wanted)
+    gone = {victim.digest for victim in found.victims}
+    assert not gone & {m.digest for m in models if m.kept}
+    before = {blob: size for m in models for blob, size in m.blobs.items()}
+    after = {blob: size for m in models if m.digest not in gone for blob, size in m.blobs.items()}
+    assert sum(before.values()) - sum(after.values()) == found.bytes_freed
+    if found.victims:
+        assert found.bytes_freed >= needed
+    if found.bytes_freed > max(needed, wanted):  # the last one was needed
+        assert found.bytes_freed - found.victims[-1].bytes_freed < max(needed, wanted)
+
+
+def test_a_thousand_models_take_a_few_milliseconds() -> None:
+    models = [
+        Candidate(f"{n:064}", {f"{n:032}{f:032}": 1 << 20 for f in range(200)}, Uses(float(n % 7), 0.0, float(n)), 3.0)
+        for n in range(1000)
+    ]  # fmt: skip
+    best = 9.0
+    for _ in range(3):
+        began = time.process_time()
+        found = plan(models, 20_000 << 20)
+        best = min(best, time.process_time() - began)
+    assert len(found.victims) == 100
+    assert best < 0.25  # of a busy machine; docs say what a quiet one takes
+    print(f"plan: {best * 1000:.1f} ms")
