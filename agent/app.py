@@ -25,6 +25,7 @@ from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
+from p2pcache.agent.jobs.room import RoomMaker, limits_of
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
@@ -94,6 +95,7 @@ class AgentApp:
         self._host = host = host_to_bind(host)
         self.listeners = Listeners(settings, limits)
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
+        self.store.limits = limits_of(settings, self.store)
         if settings.recycle_bytes:
             log.warning(
                 "recycle_bytes does nothing any more and goes with the next release; leave it out"
@@ -128,7 +130,10 @@ class AgentApp:
         self.downloads = DownloadManager(
             self.context, self.resolver.manifest, SwarmSettings(), self.journal
         )
-        self.pushes = Pushes(self.context, self.downloads, self.resolver, self.journal)
+        self.room = RoomMaker(self.context, self.downloads, self.journal)
+        self.pushes = Pushes(
+            self.context, self.downloads, self.resolver, self.journal, self.room.evict_for
+        )
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
             self.context, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
@@ -138,7 +143,7 @@ class AgentApp:
             self.context, self.resolver, self.downloads, self.metrics, self.governor
         )
         self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal)
-        order = DownloadOrder(self.context, self.downloads)
+        order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
         pulls = Pulls(
             self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
         )  # fmt: skip
@@ -149,7 +154,7 @@ class AgentApp:
             pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
             pushes=self.pushes,
             housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
-            queries=self.queries, journal=self.journal,
+            room=self.room, queries=self.queries, journal=self.journal,
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
@@ -184,6 +189,7 @@ class AgentApp:
                 if self.link is not None:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
+                self.room.start()
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
@@ -305,9 +311,9 @@ class AgentApp:
 
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
-        cached, free = self.context.usage
+        usage = self.context.usage
         active = self.context.told.active(self.downloads.swarms.values())
-        return m.Heartbeat(self.net.load, active, free, cached)
+        return m.Heartbeat(self.net.load, active, usage.free_bytes, usage.cached_bytes)
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""

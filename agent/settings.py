@@ -89,6 +89,14 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Peers served at once where the uplink is quick, two at first; others hear BUSY, and when there is room again."""
     min_free_bytes: int = 1 << 30
     """Free space that a pull must leave on the cache's disk."""
+    cache_quota: str = ""
+    """What the cache may take: a size (500GiB) or a share of its disk (80%); old models make room. Default: any."""
+    cache_high: float = 0.8
+    """Share of the quota above which the least valuable models go."""
+    cache_low: float = 0.7
+    """Share of the quota down to which they go."""
+    origin_cost: float = 3.0
+    """What a byte from storage costs beside one from another node (1): 10 where storage is far."""
     recycle_bytes: int = 0
     """Does nothing any more, and goes with the next release: a removed model's files are deleted at once."""
     abandon_after_s: float = 30.0

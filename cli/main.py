@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "show": "Show a model's files, sizes and digest.",
         "verify": "Prove every byte of a model again.",
         "rm": "Remove a model's tag here, and the model with its last tag.",
+        "evict": "Give a model's disk space back; it stays listed, and comes back on demand.",
         "prune": "Free the space of what nothing names any more.",
         "compile-cache": "Restore and save what an engine has compiled.",
     },

@@ -6,11 +6,13 @@ from collections.abc import Iterable
 
 from aiohttp import web
 
+from p2pcache.agent.api.access import Access
+from p2pcache.agent.api.cache_calls import CacheCalls
 from p2pcache.agent.api.gate import CALLER, Gate
 from p2pcache.agent.api.openapi import document
 from p2pcache.agent.api.possession import Possession
 from p2pcache.agent.api.queries import Queries
-from p2pcache.agent.api.rights import Caller, Denied, ListenerKind, seen_model, seen_pulls
+from p2pcache.agent.api.rights import ListenerKind, seen_pulls
 from p2pcache.agent.api.routes import (
     ROUTES,
     CancelRequest,
@@ -18,11 +20,9 @@ from p2pcache.agent.api.routes import (
     LingerRequest,
     LoadRequest,
     PressureRequest,
-    PruneRequest,
     PullRequest,
     PushRequest,
     Route,
-    VerifyRequest,
     WarmRequest,
 )
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -33,6 +33,7 @@ from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
+from p2pcache.agent.jobs.room import RoomMaker
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.explain import Explainer
@@ -66,23 +67,23 @@ class Api:
         loads: Loads,
         pushes: Pushes,
         housekeeping: Housekeeping,
+        room: RoomMaker,
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
         governor: GovernorLoop,
         gate: Gate,
     ) -> None:
+        self._access = access = Access(store, resolver)
+        self._cache = CacheCalls(access, queries, housekeeping, room)
         self._gate = gate
         self._possession = Possession(store)
         self._offered = BodyMemory(2 * MAX_MANIFEST_BYTES, 4 * MAX_MANIFEST_BYTES)
-        self._store = store
-        self._resolver = resolver
         self._downloads = downloads
         self._pulls = pulls
         self._warms = warms
         self._loads = loads
         self._pushes = pushes
-        self._housekeeping = housekeeping
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
@@ -108,7 +109,7 @@ class Api:
     ) -> web.Application:
         app = server.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
         for route in routes:
-            handler = getattr(self, route.handler)
+            handler = getattr(self, route.handler, None) or getattr(self._cache, route.handler)
             app.add_routes([
                 web.get(route.path, handler) if route.method == "GET"  # answers HEAD, too
                 else web.route(route.method, route.path, handler)
@@ -153,7 +154,7 @@ class Api:
         """NDJSON until the model is complete; closing the connection stops waiting."""
         wanted = await server.read_json(request, PullRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._allowed_caller(request, ref)
+        caller = await self._access.allowed_caller(request, ref)
         events = self._pulls.events(
             ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
             background=wanted.background,
@@ -164,7 +165,7 @@ class Api:
         """Begin to fetch a model without a client that waits, on this node or on `replicas` nodes of the cluster."""
         wanted = await server.read_json(request, WarmRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "warm", model=str(ref), replicas=wanted.replicas or None) as entry:
             if wanted.replicas:
                 body = await self._warms.spread(ref, wanted.replicas)
@@ -178,7 +179,7 @@ class Api:
     async def post_cancel(self, request: web.Request) -> web.Response:
         """End a pull or a warm for all its clients."""
         ref = Ref.parse((await server.read_json(request, CancelRequest)).ref)
-        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "cancel", model=str(ref)):
             told = await cancel(ref, self._downloads, self._warms)
         return server.json_response({"ref": str(ref), **told._asdict()})
@@ -187,7 +188,7 @@ class Api:
         """NDJSON for a loader while the model arrives; closing the connection detaches it."""
         wanted = await server.read_json(request, LoadRequest)
         ref = Ref.parse(wanted.ref)
-        caller = await self._allowed_caller(request, ref)
+        caller = await self._access.allowed_caller(request, ref)
         events = self._loads.events(ref, needed=wanted.needed, client=caller.client)
         return await stream(request, audited(Entry(caller.who, "load", model=str(ref)), events))
 
@@ -198,39 +199,6 @@ class Api:
             wanted.load, request[CALLER].client, wanted.runs, urgent=wanted.urgent
         )
         return server.json_response({"missing": missing})
-
-    async def _allowed_caller(
-        self, request: web.Request, ref: Ref, scope: Scope = Scope.PULL
-    ) -> Caller:
-        """The caller, after a check of its right to the model.
-
-        A digest says nothing about namespaces. So a caller with limited rights may use a digest only if a tag
-        in its namespaces names that model; to remove it, all its tags must be in them.
-
-        Args:
-            request: the call.
-            ref: of the model.
-            scope: the right that is needed.
-
-        Raises:
-            Denied: it may not.
-            P2PCacheError: the ref can't be resolved, if that is needed to know.
-        """
-        caller, call = request[CALLER], f"{request.method} {request.path}"
-        caller.need(scope, ref.namespace, call)
-        if ref.digest is None or caller.everywhere:
-            return caller
-        tags = await pools.STEPS.run(self._store.tags_of, ref.digest)
-        seen = all if scope is Scope.ADMIN else any
-        if tags and seen(caller.sees(tag.namespace) for tag in tags):
-            return caller
-        if scope is Scope.PULL:
-            named = await self._resolver.resolve(ref._replace(digest=None))
-            if named.digest == ref.digest:
-                return caller
-        raise Denied(
-            f"{call}: no tag of your namespaces names blake3:{ref.digest}; leave the digest out"
-        )
 
     async def post_linger(self, request: web.Request) -> web.Response:
         """Answer when every run that this node has of a model lies on another node too, or after the limit."""
@@ -283,54 +251,12 @@ class Api:
         ref = Ref.parse(wanted.ref)
         if ref.digest is not None:
             raise UsageError("push to a tag, not to a digest")
-        caller = await self._allowed_caller(request, ref, Scope.PUSH)
+        caller = await self._access.allowed_caller(request, ref, Scope.PUSH)
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await pools.WORK.run(self._possession.check, caller, swarm.layout)
         events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
-
-    # -- the cache ---------------------------------------------------------------------------------
-
-    async def get_models(self, request: web.Request) -> web.Response:
-        """The models of the cache."""
-        caller = request[CALLER]
-        rows = [seen_model(caller, row) for row in await self._queries.models()]
-        return server.json_response({"models": [row for row in rows if row]})
-
-    async def get_model(self, request: web.Request) -> web.Response:
-        """One model, here or at the origin."""
-        ref = server.wanted_ref(request)
-        caller = await self._allowed_caller(request, ref)
-        row = await self._queries.model(ref)
-        return server.json_response(seen_model(caller, row))
-
-    async def delete_model(self, request: web.Request) -> web.Response:
-        """Remove a tag, and with its last tag the model."""
-        ref = server.wanted_ref(request)
-        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
-        with Entry(caller.who, "rm", model=str(ref)) as entry:
-            removed = await self._housekeeping.remove_ref(ref)
-            entry.fields |= removed._asdict()
-        return server.json_response({"removed": str(ref), **removed._asdict()})
-
-    async def post_prune(self, request: web.Request) -> web.Response:
-        """Remove what nothing names."""
-        wanted = await server.read_json(request, PruneRequest)
-        with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
-            result = await self._housekeeping.prune_cache(
-                dry_run=wanted.dry_run, everything=wanted.all
-            )
-            entry.fields |= {"bytes_freed": result.bytes_freed}
-        return server.json_response({**result._asdict(), "dry_run": wanted.dry_run})
-
-    async def post_verify(self, request: web.Request) -> web.StreamResponse:
-        """Prove every chunk again."""
-        wanted = await server.read_json(request, VerifyRequest)
-        ref = Ref.parse(wanted.ref)
-        caller = await self._allowed_caller(request, ref, Scope.ADMIN)
-        entry = Entry(caller.who, "verify", model=str(ref))
-        return await stream(request, audited(entry, self._housekeeping.verify_model(ref)))
 
     # -- the cluster -------------------------------------------------------------------------------
 
@@ -346,7 +272,7 @@ class Api:
     async def get_explain(self, request: web.Request) -> web.Response:
         """What a pull waits for, or where its time went."""
         ref = server.wanted_ref(request)
-        await self._allowed_caller(request, ref)
+        await self._access.allowed_caller(request, ref)
         return server.json_response(await self._explainer.explain(ref))
 
     async def get_nodes(self, request: web.Request) -> web.Response:
@@ -365,7 +291,7 @@ class Api:
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model, as the tracker knows it."""
         ref = server.wanted_ref(request)
-        await self._allowed_caller(request, ref)
+        await self._access.allowed_caller(request, ref)
         body = await self._queries.ask_tracker("locate", str(ref))
         return server.encoded_response(body)
 

@@ -148,10 +148,16 @@ class Queries:
                 "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
-        model = await open_model(self._context.store, self._downloads, known.digest)
+        if known.remote and (
+            encoded := await pools.STEPS.run(self._context.store.manifest, known.digest)
+        ):
+            manifest = await pools.WORK.run(manifests.decode, encoded, known.digest)
+        else:
+            model = await open_model(self._context.store, self._downloads, known.digest)
+            manifest = model.layout.manifest
         generation = await pools.STEPS.run(self._context.store.generation_seen, ref)
         row = {**known.as_json(), "generation": generation, "local": True}
-        return {**row, "manifest": _files(model.layout.manifest)}
+        return {**row, "manifest": _files(manifest)}
 
     # -- cluster -----------------------------------------------------------------------------------
 
@@ -199,7 +205,7 @@ class Queries:
         sees: Callable[[str], bool] = lambda _namespace: True,
     ) -> dict[str, object]:
         """This node's state on one screen. The arguments are those of `warnings`."""
-        cached, free = await pools.STEPS.run(self._context.store.usage)
+        usage = await pools.STEPS.run(self._context.store.usage)
         link, repo = self._context.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing
@@ -221,7 +227,10 @@ class Queries:
                 "url": repo.url if repo else "", "error": "" if trouble is None else wording(trouble),
                 "refused": refusing is not None and not refusing.retryable,
             },
-            "cache": {"dir": str(self._context.store.root), "cached_bytes": cached, "free_bytes": free},
+            "cache": {
+                "dir": str(self._context.store.root), "cached_bytes": usage.cached_bytes,
+                "free_bytes": usage.free_bytes, "quota_bytes": self._context.store.limits.quota_bytes,
+            },
             "models": len(self._downloads.swarms), "pulls": self.pulls(),
             "load": self._context.net.load, "peers": self._context.net.stats.connections,
             "bytes": traffic, "governor": self._governor.state(),

@@ -81,6 +81,14 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
     all: bool = False
 
 
+class EvictRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/evict."""
+
+    ref: str = ""  # one model; "": the least valuable ones
+    to_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None  # until the cache holds at most this
+    dry_run: bool = False
+
+
 class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/verify."""
 
@@ -175,6 +183,9 @@ ROUTES: tuple[Route, ...] = (
           "Upload and move the tag; NDJSON events", PushRequest, NDJSON),
     Route("POST", "/v1/prune", "post_prune", Rule(Scope.ADMIN, "node", "work"),
           "Remove what nothing names", PruneRequest),
+    # The handler asks for the right in every namespace where no ref is given.
+    Route("POST", "/v1/evict", "post_evict", Rule(Scope.ADMIN, "model", "work"),
+          "Evict a model, or the least valuable ones; they stay listed", EvictRequest),
     Route("POST", "/v1/verify", "post_verify", Rule(Scope.ADMIN, "model", "work"),
           "Prove every chunk again; NDJSON events", VerifyRequest, NDJSON),
     Route("POST", "/v1/linger", "post_linger", Rule(Scope.ADMIN, "node", "work"),

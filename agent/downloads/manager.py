@@ -133,6 +133,40 @@ class DownloadManager:
             self._context.net.remove_swarm(digest)
             self._context.told.exit(digest)
 
+    async def evict(self, digest: str, value: float) -> int:
+        """Evict a model: it leaves its swarm, and its bytes go. Clients that ask for it meanwhile wait.
+
+        Args:
+            digest: of the model.
+            value: its value now.
+
+        Returns:
+            Bytes of disk freed.
+
+        Raises:
+            Conflict: it is in use.
+            P2PCacheError: the disk refused.
+        """
+        async with self._opening.of(digest):
+            swarm = self.swarms.get(digest)
+            await self.leave_swarm(digest)
+            try:
+                return await pools.WORK.run(self._context.store.evict_model, digest, value)
+            finally:  # where the disk refused, all of it is still here
+                model = await pools.STEPS.run(self._context.store.get, digest)
+                if model is not None:
+                    self.join_swarm(model, swarm.label if swarm is not None else "")
+
+    def busy(self) -> dict[str, str]:
+        """Why models can't be evicted now, for people, by digest."""
+        reasons = dict.fromkeys(self.in_use, "a pull or a push uses it")
+        reasons |= dict.fromkeys(self.running, "it is being pulled")
+        now = self._context.now()
+        for digest, sent in self._sent.items():
+            if now - sent < BEGUN_S:
+                reasons.setdefault(digest, "it is being pushed")
+        return reasons
+
     def on_sent(self, digest: str) -> None:
         """A client has just sent something of a push that has begun."""
         self._sent.pop(digest, None)

@@ -20,6 +20,8 @@ from p2pcache.ids import Ref
 from p2pcache.io import pools
 
 Begin = Callable[[], Awaitable[Download]]
+EvictFor = Callable[[NoSpace], Awaitable[bool]]
+"""Makes the room that an error asks for; returns whether it did."""
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,17 @@ class DownloadOrder:
     returns its leases.
     """
 
-    def __init__(self, context: AgentContext, downloads: DownloadManager) -> None:
+    def __init__(
+        self, context: AgentContext, downloads: DownloadManager, evict_for: EvictFor
+    ) -> None:
+        """Nothing is held back yet.
+
+        Args:
+            context: of the agent.
+            downloads: those that are ordered.
+            evict_for: evicts models for a download that doesn't fit.
+        """
+        self._evict_for = evict_for
         self._context = context
         self._downloads = downloads
         self._known: weakref.WeakSet[Download] = weakref.WeakSet()
@@ -53,7 +65,7 @@ class DownloadOrder:
             self._context.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
     async def begin_making_room(self, begin: Begin, ref: Ref, priority: Priority) -> Download:
-        """Begin a download. On a full disk downloads of lower priority make room for it.
+        """Begin a download. On a full disk models that are worth less, then downloads of lower priority make room.
 
         Raises:
             NoSpace: there is no download left that could make room.
@@ -62,9 +74,11 @@ class DownloadOrder:
         while True:
             try:
                 return await begin()
-            except NoSpace:
-                made = await self._downloads.remove_begun_push() or await self._make_room(
-                    ref, priority
+            except NoSpace as error:
+                made = (
+                    await self._downloads.remove_begun_push()
+                    or await self._evict_for(error)
+                    or await self._make_room(ref, priority)
                 )
                 if not made:
                     raise

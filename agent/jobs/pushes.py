@@ -17,6 +17,7 @@ from blake3 import blake3
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import EvictFor
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.journal import Journal
@@ -63,12 +64,10 @@ class Pushes:
     """The pushes of this agent. Each is of one manifest."""
 
     def __init__(
-        self,
-        context: AgentContext,
-        downloads: DownloadManager,
-        resolver: Resolver,
-        journal: Journal,
-    ) -> None:
+        self, context: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal,
+        evict_for: EvictFor,
+    ) -> None:  # fmt: skip
+        self._evict_for = evict_for
         self._context = context
         self._downloads = downloads
         self._resolver = resolver
@@ -111,12 +110,13 @@ class Pushes:
         return layout.digest, await pools.WORK.run(lambda: _missing(model, unproved(layout)))
 
     async def _add(self, layout: Layout, encoded: bytes) -> ModelStore:
-        """Make a model known; on a full disk pushes that never ended make room for it."""
+        """Make a model known; on a full disk pushes that never ended, and old models, make room for it."""
         while True:
             try:
                 return await pools.WORK.run(self._context.store.add_model, layout, encoded)
-            except NoSpace:
-                if not await self._downloads.remove_begun_push():
+            except NoSpace as error:
+                made = await self._downloads.remove_begun_push() or await self._evict_for(error)
+                if not made:
                     raise
 
     async def receive(self, digest: str, blob_id: str, body: Body) -> int:

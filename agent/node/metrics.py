@@ -24,7 +24,13 @@ from p2pcache.io.security.tls import certificate_metrics
 _PREFIX = "p2pcache_agent_"
 # Of errors.py; present from the start, so that rates begin at 0.
 _CODES = (0, 3, 4, 5, 6, 7, 8, 9, 10)
-_ACTIONS = (("pulls", "pull"), ("warms", "warm"), ("pushes", "push"), ("removals", "rm"))
+_ACTIONS = (
+    ("pulls", "pull"),
+    ("warms", "warm"),
+    ("pushes", "push"),
+    ("removals", "rm"),
+    ("evictions", "evict"),
+)
 
 
 class AgentMetrics(Collector):
@@ -94,7 +100,7 @@ class AgentMetrics(Collector):
             yield _labelled(name, text, "outcome", ends)
 
     def _gauges(self) -> Iterator[Metric]:
-        cached, free = self._context.store.usage()
+        usage = self._context.store.usage()
         link, net, running = self._context.link, self._context.net, self._downloads.running
         for name, text, value in (
             ("ready", "1 when tracker and origin are usable.", self._ready()),
@@ -102,8 +108,10 @@ class AgentMetrics(Collector):
             ("tracker_connected", "1 while we are a member.", link is not None and link.connected),
             ("last_heartbeat_timestamp_seconds", "When we last told the tracker; 0: never.",
              link.heartbeat_at if link else 0),
-            ("cache_bytes", "Bytes of blobs in the cache.", cached),
-            ("cache_free_bytes", "Free bytes on the cache's disk.", free),
+            ("cache_bytes", "Bytes of blobs in the cache.", usage.cached_bytes),
+            ("cache_free_bytes", "Free bytes on the cache's disk.", usage.free_bytes),
+            ("cache_quota_bytes", "What the cache may take (cache_quota); 0: no quota.",
+             self._context.store.limits.quota_bytes),
             ("models", "Models that we serve, partial ones included.", len(self._downloads.swarms)),
             ("pulls_running", "Pulls that run now.", len(running)),
             ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),

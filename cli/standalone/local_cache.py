@@ -120,16 +120,21 @@ class LocalCache:
 
     def model(self, ref: str) -> Json:
         """Describe one model with its files: from the cache, else from the origin if one is set."""
+        from p2pcache.core.format.manifest import decode
+
         wanted = Ref.parse(ref)
         try:
-            known, model = self._open(wanted)
+            known = self._known(wanted)
+            assert self._store is not None
+            encoded = self._store.manifest(known.digest)
+            if encoded is None:
+                raise NotFound(f"the manifest of {wanted} was damaged; pull it again")
         except NotFound:
             if not self._origin:
                 raise
             return self._at_origin(wanted)
-        assert self._store is not None
         row = known.as_json() | {"generation": self._store.generation_seen(wanted), "local": True}
-        return row | {"manifest": _files(model.layout.manifest)}
+        return row | {"manifest": _files(decode(encoded, known.digest))}
 
     def remove(self, ref: str) -> Json:
         """Remove a tag, and the model with its last tag."""
@@ -157,6 +162,35 @@ class LocalCache:
         users = self._store.users_of(due)
         pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
         return {**pruned._asdict(), "dry_run": dry_run}
+
+    def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:
+        """Evict one model, or the least valuable ones until the cache has at most `to_bytes`."""
+        from p2pcache.io.models import room
+
+        if not ref and to_bytes is None:
+            raise UsageError(
+                "without an agent there is no quota: name a model, or say how much may stay (p2pcache prune --to SIZE)"
+            )
+        store = self._store
+        if store is None:
+            if ref:
+                self._known(Ref.parse(ref))
+            return {"evicted": [], "kept": [], "unsure": "", "bytes_freed": 0, "dry_run": dry_run}
+        if ref:
+            known = self._known(Ref.parse(ref))
+            if known.remote:
+                raise NotFound(f"{ref} was evicted already; `p2pcache pull {ref}` brings it back")
+            choice = room.only(store, known.digest, room.Wanted(0))
+            if why := choice.kept.get(known.digest):
+                raise Conflict(f"{ref} stays: {why}")
+        else:
+            over = store.usage().filled_bytes - (to_bytes or 0)
+            choice = room.choose(store, room.Wanted(0, max(0, over)))
+        infos = {info.digest: info for info in store.models()}
+        body, freed = room.told(choice, infos, {}, time.time()), choice.plan.bytes_freed
+        if not dry_run:
+            freed = sum(store.evict_model(v.digest, v.value) for v in choice.plan.victims)
+        return {**body, "bytes_freed": freed, "dry_run": dry_run}
 
     def history(self, limit: int) -> list[Json]:
         """List what ended in this cache, the newest first; at most `limit` rows."""

@@ -90,7 +90,9 @@ def history_result(row: dict[str, Any]) -> str:
 
 
 def model_state(model: dict[str, Any]) -> str:
-    """Say "complete", or which share of a model is here."""
+    """Say "complete", which share of a model is here, or that it was evicted."""
+    if model.get("remote"):
+        return "remote"
     if model["complete"]:
         return "complete"
     return f"{model['bytes_done'] / max(1, model['bytes']):.0%}, incomplete"

@@ -1,6 +1,7 @@
 """Sizes, rates and durations as people write them, both ways.
 
 size       512, 10GiB, 10Gi, 1.5GB, 64k     bytes; k M G T are powers of 1000, Ki Mi .. of 1024
+part       80%, or a size               bytes of a whole
 rate       100MiB/s, 1.5GB, 200mbit, 25gbit bytes per second; *bit is bits per second
 duration   30, 30s, 250ms, 5m, 2h, 7d       seconds
 """
@@ -30,6 +31,25 @@ def parse_size(text: str) -> int:
         raise UsageError(f"not a size: {text!r}; expected for example 512, 10GiB or 1.5GB")
     step = 1024 if match["binary"] else 1000
     return _whole(text, Decimal(match["number"]) * step ** _POWER[match["prefix"].lower()])
+
+
+def parse_part(text: str, whole: int) -> int:
+    """Bytes of a size such as `500GiB`, or of a share of a whole such as `80%`.
+
+    Raises:
+        UsageError: neither, nothing at all, or more than all of it.
+    """
+    plain = text.strip()
+    if not plain.endswith("%"):
+        size = parse_size(plain)
+    else:
+        match = re.fullmatch(_NUMBER, plain[:-1].strip())
+        if match is None or Decimal(match["number"]) > 100:
+            raise UsageError(f"not a share: {text!r}; expected for example 80%")
+        size = int(Decimal(match["number"]) * whole / 100)
+    if not size:
+        raise UsageError(f"{text!r} is nothing; expected for example 500GiB or 80%")
+    return size
 
 
 def parse_rate(text: str) -> int:

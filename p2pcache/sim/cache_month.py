@@ -63,9 +63,7 @@ def requests(month: Month) -> Iterator[Request]:
 def capacity(month: Month) -> int:
     """Bytes of the cache."""
     dice = random.Random(month.seed)
-    return int(
-        month.share * sum(dice.lognormvariate(3.2, 0.9) * 1e9 for _ in range(month.models))
-    )
+    return int(month.share * sum(dice.lognormvariate(3.2, 0.9) * 1e9 for _ in range(month.models)))
 
 
 class Ours:

@@ -29,8 +29,8 @@ def ls(patterns: tuple[str, ...], as_json: bool, wide: bool, quiet: bool, loaded
 
     With patterns only those whose name matches one: as in a shell, with or without a tag. STATE is
     "complete", or how much of the model is here (an interrupted pull has the name that was asked for;
-    pulling it again resumes). On a narrow terminal columns go; -o wide shows all. --json gives
-    everything, with whole digests.
+    pulling it again resumes), or "remote": it was evicted, and comes back when it is pulled. On a
+    narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
     Examples:
       p2pcache ls

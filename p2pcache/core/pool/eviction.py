@@ -1,18 +1,22 @@
 """Which models leave a node's disk when it needs room: the least valuable first.
 
-GreedyDual-Size-Frequency (Cherkasova 1998; GreedyDual-Size by Cao and Irani 1997). A model's value is the cache's level
-at its last use, plus its uses times the cost of a byte of it from where it would come again. The level is the highest
-value that was ever evicted, so a model that nobody uses falls behind by itself. Size stands on both sides: a large model
-costs more to fetch again, and gives more room. What matters is bytes fetched again, so it cancels out.
+GreedyDual-Size-Frequency (Cherkasova 1998; GreedyDual-Size by Cao and Irani 1997). A model's value is the cache's
+level at its last use, plus its uses times the cost of a byte of it from where it would come again. The level is the
+highest value that was ever evicted, so a model that nobody uses falls behind by itself. A large model costs more to
+fetch again, and gives more room: what matters is bytes fetched again, so its size cancels out.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-HALF_LIFE_S = 7 * 86400.0  # new versions come about weekly: the uses of the last one count half then
+HALF_LIFE_S = (
+    7 * 86400.0
+)  # new versions come about weekly: the uses of the last one count half then
 ONE_USE_S = 60.0  # the containers of a pod pull one after the other: together they are one use
-FRESH_S = 600.0  # a client that was given a path opens it within this time: an engine first starts Python
+FRESH_S = (
+    600.0  # a client that was given a path opens it within this time: an engine first starts Python
+)
 
 COST_PEER = 1.0  # of a byte that another node has
 COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
@@ -93,7 +97,9 @@ def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) 
     for model in models:
         owners.update(model.blobs.keys())
     # Ties in the order of last use.
-    waiting = sorted((m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest))
+    waiting = sorted(
+        (m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest)
+    )
     gone: list[tuple[Candidate, int]] = []
     freed = 0
     for model in waiting:
@@ -137,4 +143,3 @@ class Limits(NamedTuple):
         if not self.quota_bytes or coming_bytes > self.low * self.quota_bytes:
             return 0
         return self.excess_bytes(used_bytes + coming_bytes)
-

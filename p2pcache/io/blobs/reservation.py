@@ -48,6 +48,16 @@ def promised_bytes(blobs: BlobPool) -> int:
     return sum(b.promise() for b in blobs.known() if b.reserved)
 
 
+def filled_bytes(blobs: BlobPool) -> int:
+    """Bytes that count against a quota: blobs, and the whole files of reserved ones."""
+    with blobs.lock:
+        files = [b for b in blobs.known() if not b.published]
+        coming = sum(
+            (b.size if b.reserved else max(b.allocated, b.done_bytes)) - b.done_bytes for b in files
+        )
+        return blobs.cached_bytes() + coming
+
+
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:
     """Refuse bytes that don't fit beside earlier reservations, the space kept free, and the quota.
 
@@ -57,7 +67,7 @@ def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: 
     promised = promised_bytes(blobs)
     free = free_bytes(blobs.root)
     short = needed_bytes + promised + min_free_bytes - free
-    over = blobs.cached_bytes() + promised + needed_bytes - quota_bytes if quota_bytes else 0
+    over = filled_bytes(blobs) + needed_bytes - quota_bytes if quota_bytes else 0
     if needed_bytes and over > 0 and over >= short:
         raise NoSpace(
             f"the quota of {blobs.root} is {human(quota_bytes)} (cache_quota): {human(needed_bytes)} more are "

@@ -270,6 +270,12 @@ def free_bytes(path: Path) -> int:
     return info.f_bavail * info.f_frsize
 
 
+def disk_bytes(path: Path) -> int:
+    """Bytes of the whole file system."""
+    info = os.statvfs(path)
+    return info.f_blocks * info.f_frsize
+
+
 def free_inodes(where: Path | int) -> int | None:
     """How many files an ordinary process may still make on this file system; None: it doesn't count them."""
     info = os.statvfs(where)

@@ -1,4 +1,4 @@
-"""The manifests of a cache dir, as files: `<hex>` of a model that may have bytes here, `<hex>.remote` of one that was evicted.
+"""The manifests of a cache dir: `<hex>` of a model that may have bytes here, `<hex>.remote` of an evicted one.
 
 To evict a model is one rename, which needs no space and no database: from then on the model counts as evicted, also
 after a crash, and what is left of its bytes is deleted.

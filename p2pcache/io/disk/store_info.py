@@ -18,6 +18,7 @@ class ModelInfo(NamedTuple):
     tags: list[Ref]
     asked: list[Ref]  # refs of pulls that were interrupted
     last_used: float  # unix seconds
+    uses: float = 0.0  # older ones count less
     remote: bool = False  # evicted: it has no bytes here, and comes back when it is pulled
 
     @property
@@ -60,12 +61,8 @@ class Usage(NamedTuple):
 
     cached_bytes: int
     free_bytes: int
-    promised_bytes: int = 0  # of running pulls, not written yet
-
-    @property
-    def filled_bytes(self) -> int:
-        """What counts against the quota."""
-        return self.cached_bytes + self.promised_bytes
+    promised_bytes: int = 0  # of running pulls, without blocks of the disk yet
+    filled_bytes: int = 0  # what counts against the quota
 
 
 def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:
@@ -106,3 +103,16 @@ def why_no_pull(ref: Ref, models: Iterable[ModelInfo]) -> str:
             f"p2pcache pull {ref}"
         )
     return f"nothing is known of a pull of {ref} here; run: p2pcache pull {ref}"
+
+
+def by_digest(names: dict[Ref, str]) -> dict[str, list[Ref]]:
+    """The refs of each model."""
+    found: dict[str, list[Ref]] = {}
+    for ref, digest in names.items():
+        found.setdefault(digest, []).append(ref)
+    return found
+
+
+def names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:
+    """The refs of one model."""
+    return [ref for ref, meant in names.items() if meant == digest]

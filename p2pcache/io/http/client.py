@@ -133,6 +133,11 @@ class AgentClient:
         body = json.dumps({"dry_run": dry_run, "all": everything}).encode()
         return self._call("POST", "/v1/prune", body=body)
 
+    def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:
+        """Evict one model, or the least valuable ones until the cache has at most `to_bytes` (None: its low mark)."""
+        body: Json = {"ref": ref, "to_bytes": to_bytes, "dry_run": dry_run}
+        return self._call("POST", "/v1/evict", body=json.dumps(body).encode(), wait_s=ANSWER_S)
+
     def pulls(self) -> list[Json]:
         """The pulls that run now."""
         return _records(self._call("GET", "/v1/pulls"), "pulls")

@@ -1,15 +1,15 @@
 """Removing and evicting models, in an order that works on a full disk, too.
 
-Bytes go before records: on a full disk a record can only be deleted in the space that the bytes leave. An eviction begins
-with the one step that can't be half done (`ManifestFolder.evict`); a crash after it is made good when the cache is opened.
+Bytes go before records: on a full disk a record can only be deleted in the space that the bytes leave. An eviction
+begins with the one step that can't be half done (`ManifestFolder.evict`). A crash after it is made good when the cache
+is opened.
 """
 
 import logging
 import time
-
 from collections.abc import Collection, MutableMapping
 
-from p2pcache.errors import Busy, Conflict, NotFound, NoSpace, P2PCacheError
+from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.manifest_folder import ManifestFolder
@@ -18,7 +18,6 @@ from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.published_tree import Trees
-
 
 _log = logging.getLogger(__name__)
 
@@ -110,7 +109,9 @@ class Removal:
             self._records.evict_model(digest, self._unfinished[digest], time.time())
             self._forget(own)
         except (NoSpace, Busy) as error:  # the bytes are gone; `keep_spare` tries again
-            _log.warning("model %s is evicted, which can't be written down yet: %s", digest[:12], error)
+            _log.warning(
+                "model %s is evicted, which can't be written down yet: %s", digest[:12], error
+            )
         else:
             del self._unfinished[digest]
         return freed

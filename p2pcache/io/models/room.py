@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from p2pcache.core.pool.eviction import Plan, plan
+from p2pcache.core.pool.eviction import COST_PEER, COST_STORAGE, Plan, Victim, plan
+from p2pcache.core.units import counted, format_duration
+from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.store import Store
 
 
@@ -12,7 +14,9 @@ class Wanted(NamedTuple):
 
     needed_bytes: int  # without them nothing goes
     wanted_bytes: int = 0  # as many as can be had of them
-    costs: Mapping[str, float] = {}  # of a byte that is fetched again, by digest; others cost what storage does
+    costs: Mapping[
+        str, float
+    ] = {}  # of a byte that is fetched again, by digest; others cost what storage does
     kept: Mapping[str, str] = {}  # why models must not go, by digest
 
 
@@ -27,8 +31,10 @@ class Choice(NamedTuple):
 def choose(store: Store, wanted: Wanted) -> Choice:
     """Choose the models that make room. Those that a process has open or mapped stay. It blocks."""
     kept, seen, unsure = dict(wanted.kept), set[str](), ""
+    models = store.candidates(wanted.costs)
     while True:
-        found = plan(store.candidates(wanted.costs, kept), wanted.needed_bytes, wanted.wanted_bytes)
+        may = [model._replace(kept=kept.get(model.digest, "")) for model in models]
+        found = plan(may, wanted.needed_bytes, wanted.wanted_bytes)
         fresh = [victim.digest for victim in found.victims if victim.digest not in seen]
         if not fresh:
             return Choice(found, kept, unsure)
@@ -36,3 +42,52 @@ def choose(store: Store, wanted: Wanted) -> Choice:
         seen.update(fresh)
         kept |= {digest: f"in use by {who}" for digest, who in users.held.items()}
         unsure = users.unsure or unsure
+
+
+def only(store: Store, digest: str, wanted: Wanted) -> Choice:
+    """One model goes, whatever it is worth, unless somebody uses it. It blocks."""
+    models = store.candidates(wanted.costs)
+    users = store.users_of([digest])
+    why = wanted.kept.get(digest) or (f"in use by {who}" if (who := users.held.get(digest)) else "")
+    if why:
+        return Choice(Plan([], 0, 0), {digest: why}, users.unsure)
+    others = [m._replace(kept="" if m.digest == digest else "another") for m in models]
+    freed = plan(others, 0, 1).bytes_freed
+    value = next((model.value for model in models if model.digest == digest), 0.0)
+    return Choice(Plan([Victim(digest, freed, value)], freed, 0), {}, users.unsure)
+
+
+def told(
+    choice: Choice, models: Mapping[str, ModelInfo], costs: Mapping[str, float], now: float
+) -> dict[str, object]:
+    """A choice in the form of docs/api.md: what goes, and what stays although it is worth less or was asked for.
+
+    Args:
+        choice: what would go.
+        models: of the cache, by digest.
+        costs: as in `Wanted`.
+        now: unix seconds.
+    """
+
+    def named(digest: str) -> dict[str, object]:
+        known = models.get(digest)
+        ref = str(known.names[0]) if known and known.names else f"@blake3:{digest}"
+        return {"ref": ref, "digest": digest}
+
+    def why(digest: str) -> str:
+        known = models.get(digest)
+        peer = costs.get(digest, COST_STORAGE) <= COST_PEER
+        used = (
+            f"used {format_duration(max(0.0, now - known.last_used))} ago" if known else "unknown"
+        )
+        uses = f", {counted(max(1, round(known.uses)), 'time')} lately" if known else ""
+        return f"{used}{uses}; it would come again from {'another node' if peer else 'storage'}"
+
+    return {
+        "evicted": [
+            {**named(v.digest), "bytes": v.bytes_freed, "value": round(v.value, 3), "why": why(v.digest)}
+            for v in choice.plan.victims
+        ],
+        "kept": [{**named(d), "why": reason} for d, reason in choice.kept.items() if d in models],
+        "unsure": choice.unsure,
+    }  # fmt: skip

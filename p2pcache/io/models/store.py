@@ -32,7 +32,7 @@ from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
-from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage
+from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage, by_digest, names_of
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
@@ -186,7 +186,7 @@ class Store:
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
         tags = dict(self._records.tags())
-        named, asked = _by_digest(tags), _by_digest(self._asked(tags))
+        named, asked = by_digest(tags), by_digest(self._asked(tags))
         blobs = self._records.all_blobs()
         return [
             self._info(row, blobs.get(row.digest, {}), named.get(row.digest, []), asked.get(row.digest, []))
@@ -200,7 +200,7 @@ class Store:
             return None
         tags = dict(self._records.tags())
         blobs = dict(self._records.blobs_of(digest))
-        return self._info(row, blobs, _names_of(digest, tags), _names_of(digest, self._asked(tags)))
+        return self._info(row, blobs, names_of(digest, tags), names_of(digest, self._asked(tags)))
 
     def _info(
         self, row: ModelRow, blobs: dict[str, int], tags: list[Ref], asked: list[Ref]
@@ -209,11 +209,15 @@ class Store:
         done = 0 if remote else self._blobs.done_bytes(blobs)
         total = row.size_bytes if remote else sum(blobs.values())
         return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
-                         tags, asked, row.last_used, remote)  # fmt: skip
+                         tags, asked, row.last_used, row.uses, remote)  # fmt: skip
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
         self._records.touch(digest, time.time())
+
+    def used_since(self, unix_s: float) -> list[str]:
+        """Digests of the models that were used since then."""
+        return [row.digest for row in self._records.model_rows() if row.last_used >= unix_s]
 
     def add_history(self, row: HistoryRow) -> None:
         """Add an action that has ended to the history."""
@@ -240,7 +244,8 @@ class Store:
         with cache_errors(self._blobs, f"cache dir {self.root}"):
             cache_dir.check_present(self.root, self._folders)
             cached, free = self._blobs.cached_bytes(), free_bytes(self.root)
-            return Usage(cached, free, reservation.promised_bytes(self._blobs))
+            promised = reservation.promised_bytes(self._blobs)
+            return Usage(cached, free, promised, reservation.filled_bytes(self._blobs))
 
     @property
     def trouble(self) -> P2PCacheError | None:
@@ -319,7 +324,7 @@ class Store:
     def names_of(self, digest: str) -> list[Ref]:
         """All refs of a model: its tags, and those of its interrupted pulls."""
         tags = dict(self._records.tags())
-        return [*_names_of(digest, tags), *_names_of(digest, self._asked(tags))]
+        return [*names_of(digest, tags), *names_of(digest, self._asked(tags))]
 
     def refs(self) -> list[Ref]:
         """All refs that name a model here."""
@@ -362,18 +367,16 @@ class Store:
                 return self._removal.remove_model(digest)
             return self._removal.evict_model(digest, value)
 
-    def candidates(self, costs: Mapping[str, float], kept: Mapping[str, str]) -> list[Candidate]:
+    def candidates(self, costs: Mapping[str, float]) -> list[Candidate]:
         """The models with bytes here, as the decider of evictions wants them.
 
-        Args:
-            costs: of a byte of a model that is fetched again, by digest; others cost what storage does.
-            kept: why models must not go, by digest.
+        `costs`: of a byte of a model that is fetched again, by digest; others cost what storage does.
         """
         blobs = self._records.all_blobs()
         return [
             Candidate(
                 row.digest, self._blobs.disk_bytes(blobs.get(row.digest, {})), row.as_uses,
-                costs.get(row.digest, COST_STORAGE), kept.get(row.digest, ""),
+                costs.get(row.digest, COST_STORAGE),
             )
             for row in self._records.model_rows() if row.digest in self._manifests.local
         ]  # fmt: skip
@@ -391,14 +394,3 @@ class Store:
             return self._removal.prune(
                 self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
             )
-
-
-def _by_digest(names: dict[Ref, str]) -> dict[str, list[Ref]]:
-    found: dict[str, list[Ref]] = {}
-    for ref, digest in names.items():
-        found.setdefault(digest, []).append(ref)
-    return found
-
-
-def _names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:
-    return [ref for ref, meant in names.items() if meant == digest]

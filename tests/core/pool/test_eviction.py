@@ -30,7 +30,11 @@ def names(models: list[Candidate], needed: int, wanted: int = 0) -> list[str]:
 
 
 def test_the_least_used_goes_first_and_no_more_than_needed() -> None:
-    models = [candidate("often", uses=Uses(9.0, 0.0, 1.0)), candidate("once"), candidate("twice", uses=Uses(2.0))]
+    models = [
+        candidate("often", uses=Uses(9.0, 0.0, 1.0)),
+        candidate("once"),
+        candidate("twice", uses=Uses(2.0)),
+    ]
     assert names(models, GB) == ["once"]
     assert names(models, GB + 1) == ["once", "twice"]
     assert names(models, 1, 3 * GB) == ["once", "twice", "often"]
@@ -136,4 +140,3 @@ def test_a_thousand_models_take_a_few_milliseconds() -> None:
         best = min(best, time.process_time() - began)
     assert len(found.victims) == 100
     assert best < 0.25  # of a busy machine; docs say what a quiet one takes
-    print(f"plan: {best * 1000:.1f} ms")

@@ -1,0 +1,89 @@
+"""What answers the calls about the models of this cache: list, remove, prune, evict, verify."""
+
+from aiohttp import web
+
+from p2pcache.agent.api.access import Access
+from p2pcache.agent.api.gate import CALLER
+from p2pcache.agent.api.queries import Queries
+from p2pcache.agent.api.rights import seen_model
+from p2pcache.agent.api.routes import EvictRequest, PruneRequest, VerifyRequest
+from p2pcache.agent.jobs.housekeeping import Housekeeping
+from p2pcache.agent.jobs.ndjson import audited, stream
+from p2pcache.agent.jobs.room import RoomMaker
+from p2pcache.core.protocol.tokens import EVERY, Scope
+from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.http import server
+from p2pcache.io.http.audit_log import Entry
+
+
+class CacheCalls:
+    """Handlers of `agent.api.routes`, as those of `handlers.Api`."""
+
+    def __init__(
+        self, access: Access, queries: Queries, housekeeping: Housekeeping, room: RoomMaker
+    ) -> None:
+        self._access = access
+        self._queries = queries
+        self._housekeeping = housekeeping
+        self._room = room
+
+    async def get_models(self, request: web.Request) -> web.Response:
+        """The models of the cache."""
+        caller = request[CALLER]
+        rows = [seen_model(caller, row) for row in await self._queries.models()]
+        return server.json_response({"models": [row for row in rows if row]})
+
+    async def get_model(self, request: web.Request) -> web.Response:
+        """One model, here or at the origin."""
+        ref = server.wanted_ref(request)
+        caller = await self._access.allowed_caller(request, ref)
+        row = await self._queries.model(ref)
+        return server.json_response(seen_model(caller, row))
+
+    async def delete_model(self, request: web.Request) -> web.Response:
+        """Remove a tag, and with its last tag the model."""
+        ref = server.wanted_ref(request)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "rm", model=str(ref)) as entry:
+            removed = await self._housekeeping.remove_ref(ref)
+            entry.fields |= removed._asdict()
+        return server.json_response({"removed": str(ref), **removed._asdict()})
+
+    async def post_prune(self, request: web.Request) -> web.Response:
+        """Remove what nothing names."""
+        wanted = await server.read_json(request, PruneRequest)
+        with Entry(request[CALLER].who, "prune", dry_run=wanted.dry_run, all=wanted.all) as entry:
+            result = await self._housekeeping.prune_cache(
+                dry_run=wanted.dry_run, everything=wanted.all
+            )
+            entry.fields |= {"bytes_freed": result.bytes_freed}
+        return server.json_response({**result._asdict(), "dry_run": wanted.dry_run})
+
+    async def post_verify(self, request: web.Request) -> web.StreamResponse:
+        """Prove every chunk again."""
+        wanted = await server.read_json(request, VerifyRequest)
+        ref = Ref.parse(wanted.ref)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
+        entry = Entry(caller.who, "verify", model=str(ref))
+        return await stream(request, audited(entry, self._housekeeping.verify_model(ref)))
+
+    async def post_evict(self, request: web.Request) -> web.Response:
+        """Evict one model, or the least valuable ones until the cache is small enough."""
+        wanted = await server.read_json(request, EvictRequest)
+        who = request[CALLER].who
+        if not wanted.ref:
+            request[CALLER].need(Scope.ADMIN, EVERY, "POST /v1/evict without a ref")
+            with Entry(who, "evict", dry_run=wanted.dry_run, to_bytes=wanted.to_bytes) as entry:
+                body = await self._room.evict_to(wanted.to_bytes, dry_run=wanted.dry_run)
+                entry.fields |= {"bytes_freed": body["bytes_freed"]}
+            return server.json_response(body)
+        if wanted.to_bytes is not None:
+            raise UsageError("evict one model (ref), or down to a size (to_bytes)")
+        ref = Ref.parse(wanted.ref)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
+        await self._access.refuse_others(caller, ref, "POST /v1/evict")
+        with Entry(who, "evict", model=str(ref), dry_run=wanted.dry_run) as entry:
+            body = await self._room.evict_ref(ref, dry_run=wanted.dry_run)
+            entry.fields |= {"bytes_freed": body["bytes_freed"]}
+        return server.json_response(body)

@@ -1,0 +1,214 @@
+"""Room in the cache: which models go above the high mark, for a pull that doesn't fit, or because somebody asks.
+
+`core.pool.eviction` decides. Here are the facts that it needs, and the deed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.jobs.housekeeping import local_model
+from p2pcache.agent.journal import Journal
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.core.pool.eviction import COST_PEER, FRESH_S, Limits, Victim
+from p2pcache.core.units import parse_part
+from p2pcache.errors import Conflict, NoSpace, NotFound, P2PCacheError, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io import pools
+from p2pcache.io.disk.disk import disk_bytes
+from p2pcache.io.disk.store_info import ModelInfo
+from p2pcache.io.models import room
+from p2pcache.io.models.room import Choice, Wanted
+from p2pcache.io.models.store import Store
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 5.0  # between two looks at the marks
+_FRESH = "it was used minutes ago: its client may open it any moment"
+_NO_WAY_BACK = "neither storage nor another node has it"
+
+
+def limits_of(settings: AgentSettings, store: Store) -> Limits:
+    """How full the cache may be.
+
+    Raises:
+        UsageError: the settings make no sense.
+    """
+    if not 0 < settings.cache_low <= settings.cache_high <= 1:
+        raise UsageError(
+            f"cache_low is {settings.cache_low:g} and cache_high {settings.cache_high:g}: shares of the quota are "
+            "above 0 and at most 1, and the low mark isn't above the high one"
+        )
+    text = settings.cache_quota
+    try:
+        quota = parse_part(text, disk_bytes(store.root)) if text else 0
+    except UsageError as error:
+        raise UsageError(f"cache_quota: {error}") from None
+    return Limits(quota, settings.cache_high, settings.cache_low)
+
+
+class RoomMaker:
+    """Evicts models. One eviction at a time."""
+
+    def __init__(self, context: AgentContext, downloads: DownloadManager, journal: Journal) -> None:
+        self._context = context
+        self._downloads = downloads
+        self._journal = journal
+        self._turn = asyncio.Lock()
+        self._rounds = 0  # evictions that have ended
+        self._stuck = False  # the log has been told that nothing may go
+
+    def start(self) -> None:
+        """Begin to watch the marks."""
+        if self._context.store.limits.quota_bytes:
+            self._context.tasks.every(LOOK_S, self._look, name="room")
+
+    async def evict_for(self, error: NoSpace) -> bool:
+        """Make the room that a model doesn't find; returns whether that was done.
+
+        Only what it needs goes before this returns. What should go besides follows.
+        """
+        store, seen = self._context.store, self._rounds
+        if not store.limits.quota_bytes or error.short_bytes <= 0:
+            return False
+        async with self._turn:
+            if self._rounds != seen:
+                return True  # somebody else made room meanwhile; it may do
+            usage = await pools.STEPS.run(store.usage)
+            more = store.limits.wanted_bytes(usage.filled_bytes, error.coming_bytes)
+            choice = await self._choose(error.short_bytes, more, self._kept(fresh=True))
+            freed, victims = 0, list(choice.plan.victims)
+            while victims and freed < error.short_bytes:
+                freed += await self._evict(victims.pop(0))
+            self._rounds += 1
+        if victims:
+            self._context.tasks.spawn_contained(self._evict_all(victims), name="room-rest")
+        return freed > 0
+
+    async def evict_to(self, to_bytes: int | None, *, dry_run: bool) -> dict[str, object]:
+        """Evict the least valuable models until the cache has at most this; None: its low mark.
+
+        Raises:
+            UsageError: there is no quota, so no low mark.
+            P2PCacheError: the disk refused.
+        """
+        store = self._context.store
+        limits = store.limits
+        if to_bytes is None and not limits.quota_bytes:
+            raise UsageError(
+                "this agent has no cache_quota: name a model, or say how much may stay (p2pcache prune --to SIZE)"
+            )
+        async with self._turn:
+            usage = await pools.STEPS.run(store.usage)
+            over = (
+                limits.excess_bytes(usage.filled_bytes) if to_bytes is None
+                else max(0, usage.filled_bytes - to_bytes)
+            )  # fmt: skip
+            choice = await self._choose(0, over, self._kept(fresh=False))
+            return await self._answer(choice, dry_run=dry_run)
+
+    async def evict_ref(self, ref: Ref, *, dry_run: bool) -> dict[str, object]:
+        """Evict one model, by whatever name.
+
+        Raises:
+            NotFound: it isn't here.
+            Conflict: it is in use, or could not come back.
+            P2PCacheError: the disk refused.
+        """
+        store = self._context.store
+        async with self._turn:
+            known = await local_model(store, ref)
+            if known.remote:
+                raise NotFound(f"{ref} was evicted already; `p2pcache pull {ref}` brings it back")
+            wanted = Wanted(0, 0, self._costs(), self._kept(fresh=False))
+            choice = await pools.WORK.run(room.only, store, known.digest, wanted)
+            if why := choice.kept.get(known.digest):
+                raise Conflict(f"{ref} stays: {why}")
+            return await self._answer(choice, dry_run=dry_run)
+
+    async def _look(self) -> None:
+        """Evict down to the low mark if the cache is above its high one, or the disk short of free space."""
+        store = self._context.store
+        try:
+            usage = await pools.STEPS.run(store.usage)
+            due = max(
+                store.limits.due_bytes(usage.filled_bytes),
+                store.min_free_bytes + usage.promised_bytes - usage.free_bytes,
+            )
+            if due <= 0:
+                self._stuck = False
+                return
+            async with self._turn:
+                choice = await self._choose(0, due, self._kept(fresh=True))
+            if not choice.plan.victims and not self._stuck:
+                log.warning("the cache is %d bytes too full, and no model may go", due)
+            self._stuck = not choice.plan.victims
+            await self._evict_all(choice.plan.victims)
+        except P2PCacheError as error:
+            log.warning("making room: %s", error)
+
+    async def _choose(self, needed: int, more: int, kept: dict[str, str]) -> Choice:
+        store = self._context.store
+        wanted = Wanted(needed, more, self._costs(), kept)
+        return await pools.WORK.run(room.choose, store, wanted)
+
+    def _costs(self) -> dict[str, float]:
+        far = self._context.settings.origin_cost
+        return {
+            digest: COST_PEER if swarm.replicated else far
+            for digest, swarm in self._downloads.swarms.items()
+        }
+
+    def _kept(self, *, fresh: bool) -> dict[str, str]:
+        """Why models must not go, by digest. `fresh`: nobody has named one, so those just used stay, too."""
+        kept: dict[str, str] = {}
+        if not self._context.settings.origin and self._context.link is None:
+            kept |= {
+                digest: _NO_WAY_BACK
+                for digest, swarm in self._downloads.swarms.items() if not swarm.replicated
+            }  # fmt: skip
+        if fresh:
+            kept |= dict.fromkeys(self._context.store.used_since(time.time() - FRESH_S), _FRESH)
+        return kept | self._downloads.busy()
+
+    async def _evict_all(self, victims: Sequence[Victim]) -> None:
+        async with self._turn:
+            for victim in victims:
+                await self._evict(victim)
+            self._rounds += 1
+
+    async def _evict(self, victim: Victim) -> int:
+        """Evict one model; returns the bytes of disk freed, 0 if somebody has begun to use it."""
+        store, began = self._context.store, time.monotonic()
+        known = await pools.STEPS.run(store.model_info, victim.digest)
+        name = _name(known) if known is not None else ""
+        try:
+            freed = await self._downloads.evict(victim.digest, victim.value)
+        except (Conflict, NotFound) as error:
+            log.info("%s isn't evicted: %s", name, error)
+            return 0
+        log.info("evicted %s (%d bytes freed)", name, freed)
+        self._journal.record(
+            "evict", ref=name if known and known.names else "", digest=victim.digest, size_bytes=freed,
+            seconds=time.monotonic() - began,
+        )  # fmt: skip
+        return freed
+
+    async def _answer(self, choice: Choice, *, dry_run: bool) -> dict[str, object]:
+        """Perform a choice unless it's a rehearsal, and say what went and what stayed."""
+        infos = {i.digest: i for i in await pools.STEPS.run(self._context.store.models)}
+        body = room.told(choice, infos, self._costs(), time.time())
+        freed = choice.plan.bytes_freed
+        if not dry_run:
+            freed = 0
+            for victim in choice.plan.victims:
+                freed += await self._evict(victim)
+            self._rounds += 1
+        return {**body, "bytes_freed": freed, "dry_run": dry_run}
+
+
+def _name(known: ModelInfo) -> str:
+    return str(known.names[0]) if known.names else f"blake3:{known.digest}"
