@@ -145,13 +145,12 @@ class Queries:
             row: dict[str, object] = {
                 "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
-                "bytes_done": 0, "complete": False, "last_used": 0, "generation": resolved.generation,
+                "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "local": False, "manifest": _files(manifest)}
-        if known.remote and (
-            encoded := await pools.STEPS.run(self._context.store.manifest, known.digest)
-        ):
-            manifest = await pools.WORK.run(manifests.decode, encoded, known.digest)
+        stored = await pools.STEPS.run(self._context.store.manifest, known.digest)
+        if known.remote and stored is not None:
+            manifest = await pools.WORK.run(manifests.decode, stored, known.digest)
         else:
             model = await open_model(self._context.store, self._downloads, known.digest)
             manifest = model.layout.manifest

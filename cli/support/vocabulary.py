@@ -14,6 +14,7 @@ SCHEMA = 1  # of all documents and events; a key that goes or changes its meanin
 _NAMES = {  # a key of the API, and its name here
     "cached_bytes": "bytes_cached",
     "free_bytes": "bytes_free",
+    "quota_bytes": "bytes_quota",
     "size": "bytes",  # of a file
     "rate": "bytes_per_s",
     "rates": "bytes_per_s",

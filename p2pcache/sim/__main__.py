@@ -1,7 +1,8 @@
 """`python -m p2pcache.sim`: storms in virtual time.
 
 `storm` runs one and prints its figures. `table` runs each kind of fault beside a calm storm. `calibrate` puts measured
-storms beside their predictions. `properties` runs many small random storms that must keep the laws.
+storms beside their predictions. `properties` runs many small random storms that must keep the laws. `month` is no storm: it
+compares what decides which models leave a cache.
 """
 
 import argparse
@@ -13,7 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from p2pcache.errors import UsageError
-from p2pcache.sim import ablation, calibrate, properties, table
+from p2pcache.sim import ablation, cache_month, calibrate, properties, table
+from p2pcache.sim.cache_month import Month
 from p2pcache.sim.flags import parse
 from p2pcache.sim.scenarios import Run, Storm
 
@@ -28,6 +30,10 @@ def main(argv: list[str]) -> int:
         return _storm(storm, args.json)
     if args.what == "table":
         return _say(table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)))
+    if args.what == "month":
+        return _say(cache_month.lines(Month(
+            models=args.models, requests=args.requests, share=args.share, zipf=args.zipf, seed=args.seed
+        )))  # fmt: skip
     if args.what == "ablate":
         found = ablation.Table(args.file)
         return _say(found.lines(args.off, args.scenarios, args.chunks, args.seeds))

@@ -37,6 +37,16 @@ def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None
     laws.add_argument("--count", type=_count, default=2000)
     laws.add_argument("--seed", type=int, default=0, help="of the first one")
     laws.add_argument("--keep", type=_file, metavar="FILE", help="append storms that fail")
+    month = commands.add_parser(
+        "month", help="one node's cache over a month, by what decides what goes"
+    )
+    month.add_argument("--models", type=_count, default=200)
+    month.add_argument("--requests", type=_count, default=6000)
+    month.add_argument(
+        "--share", type=float, default=0.2, help="of all models that fits into the cache"
+    )
+    month.add_argument("--zipf", type=float, default=0.9, help="exponent of the popularity")
+    month.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     if args.what != "storm":
         return args, None

@@ -25,13 +25,13 @@ COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
 class Uses(NamedTuple):
     """What is remembered of the uses of one model."""
 
-    count: float = 0.0  # older ones count less
+    times: float = 0.0  # older ones count less
     level: float = 0.0  # the cache's at the last use
     last: float = 0.0  # unix seconds
 
     def value(self, cost: float) -> float:
         """The value of the model. `cost`: of a byte of it, when it is fetched again."""
-        return self.level + max(1.0, self.count) * cost
+        return self.level + max(1.0, self.times) * cost
 
 
 def used(before: Uses, level: float, now: float) -> Uses:
@@ -43,9 +43,9 @@ def used(before: Uses, level: float, now: float) -> Uses:
         now: unix seconds.
     """
     passed = max(0.0, now - before.last)
-    if before.count and passed < ONE_USE_S:
-        return Uses(before.count, level, now)
-    return Uses(1.0 + before.count * 0.5 ** (passed / HALF_LIFE_S), level, now)
+    if before.times and passed < ONE_USE_S:
+        return Uses(before.times, level, now)
+    return Uses(1.0 + before.times * 0.5 ** (passed / HALF_LIFE_S), level, now)
 
 
 class Candidate(NamedTuple):

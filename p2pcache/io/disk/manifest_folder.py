@@ -66,7 +66,7 @@ class ManifestFolder:
         self.local.discard(digest)
         self.remote.add(digest)
 
-    def remove(self, digests: Collection[str]) -> None:
+    def forget_manifests(self, digests: Collection[str]) -> None:
         """Forget manifests, of evicted models, too."""
         for digest in digests:
             self._disk.unlink(self._folder, digest)

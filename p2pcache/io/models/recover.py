@@ -50,13 +50,15 @@ def _models(records: Records, manifests: ManifestFolder) -> set[str]:
     recorded = {row.digest for row in rows if not row.evicted}
     for digest in {row.digest for row in rows} - manifests.local - manifests.remote:
         records.remove_model(digest)
-    manifests.remove(manifests.remote - {row.digest for row in rows})  # nothing has its names
+    manifests.forget_manifests(
+        manifests.remote - {row.digest for row in rows}
+    )  # nothing has its names
     for digest in manifests.local - recorded:
         data = manifests.read(digest)
         try:
             layout = Layout(decode(data or b"", digest), digest)
         except InvalidManifest:
-            manifests.remove([digest])
+            manifests.forget_manifests([digest])
             continue
         manifest = layout.manifest
         records.add_model(

@@ -66,7 +66,7 @@ class Removal:
         """
         self._refuse_pinned(digest)
         self._hide(digest)
-        self._manifests.remove([digest])
+        self._manifests.forget_manifests([digest])
         own = self._records.own_blobs(digest)
         freed = sum(self._blobs.delete_files(blob) for blob in own)
         self._records.remove_model(digest)

@@ -46,6 +46,7 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("DELETE", "/v1/model"): ("/v1/model?ref=team/absent:v1", {}),
     ("POST", "/v1/verify"): ("/v1/verify", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/prune"): ("/v1/prune", {"json": {"dry_run": True}}),
+    ("POST", "/v1/evict"): ("/v1/evict", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/warm"): ("/v1/warm", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/cancel"): ("/v1/cancel", {"json": {"ref": "team/absent:v1"}}),
     ("POST", "/v1/linger"): ("/v1/linger", {"json": {"digest": HEX, "seconds": 0}}),

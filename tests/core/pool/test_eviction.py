@@ -90,10 +90,10 @@ def test_models_that_share_everything_go_together() -> None:
 
 def test_uses_within_a_minute_are_one() -> None:
     first = used(Uses(), 0.0, 1000.0)
-    assert used(first, 0.0, 1030.0).count == 1
-    assert used(first, 0.0, 1100.0).count == pytest.approx(2, abs=0.01)
-    assert used(first, 0.0, 1000.0 + HALF_LIFE_S).count == pytest.approx(1.5)
-    assert used(first, 0.0, 500.0).count == 1, "the clock was set back"
+    assert used(first, 0.0, 1030.0).times == 1
+    assert used(first, 0.0, 1100.0).times == pytest.approx(2, abs=0.01)
+    assert used(first, 0.0, 1000.0 + HALF_LIFE_S).times == pytest.approx(1.5)
+    assert used(first, 0.0, 500.0).times == 1, "the clock was set back"
 
 
 def test_marks() -> None:
@@ -136,7 +136,6 @@ def test_a_thousand_models_take_a_few_milliseconds() -> None:
     best = 9.0
     for _ in range(3):
         began = time.process_time()
-        found = plan(models, 20_000 << 20)
+        assert len(plan(models, 20_000 << 20).victims) == 100
         best = min(best, time.process_time() - began)
-    assert len(found.victims) == 100
     assert best < 0.25  # of a busy machine; docs say what a quiet one takes

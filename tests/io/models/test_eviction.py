@@ -63,7 +63,7 @@ def test_it_comes_back_with_its_uses(tmp_path: Path) -> None:
         assert (info.complete, info.remote) == (True, False)
         one.assert_tree(tmp_path / "cache/models/team/llama/v1")
         (candidate,) = store.candidates({})
-        assert candidate.uses.count == 1  # within a minute it is one use
+        assert candidate.uses.times == 1  # within a minute it is one use
         assert candidate.uses.level == 4.0, "the cache's level is the value of what went"
 
 
