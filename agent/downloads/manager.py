@@ -25,6 +25,7 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+SEED_WAIT_S = 0.25  # for the models of the cache at the start: usual nodes have all of them by then
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = (
@@ -58,6 +59,9 @@ class DownloadManager:
         self._journal = journal
         self._trusted = context.settings.compile_cache_namespaces
         self._opening = Turns()
+        self._unseeded: set[str] = (
+            set()
+        )  # models that the cache held at the start, and that no swarm has yet
         self._runner = DownloadRunner(context, journal)
         self._sent: dict[
             str, float
@@ -65,15 +69,35 @@ class DownloadManager:
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
     async def seed_all(self) -> None:
-        """Serve the models that the cache held at the start, partial ones included."""
-        for known in await pools.STEPS.run(self._context.store.models):
-            try:
-                model = await pools.STEPS.run(self._context.store.get, known.digest)
-            except P2PCacheError as error:
-                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
-                continue
-            if model is not None:
-                self.join_swarm(model, known.names[0].short if known.names else "")
+        """Serve the models that the cache held at the start, partial ones included, the last used first.
+
+        Thousands of files take seconds; what comes later then is served later.
+        """
+        seeding = asyncio.Event()
+        self._context.tasks.spawn_contained(self._seed(seeding), name="seed")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SEED_WAIT_S):
+                await seeding.wait()
+
+    async def _seed(self, seeding: asyncio.Event) -> None:
+        try:
+            models = await pools.STEPS.run(self._context.store.models)
+            self._unseeded = {known.digest for known in models if not known.remote}
+            for known in models:
+                if known.digest not in self._unseeded:
+                    continue  # it was evicted, or removed by now
+                try:
+                    model = await pools.STEPS.run(self._context.store.get, known.digest)
+                except P2PCacheError as error:
+                    log.warning(
+                        "model blake3:%s in the cache can't be used: %s", known.digest, error
+                    )
+                    continue
+                if model is not None and known.digest in self._unseeded:
+                    self.join_swarm(model, known.names[0].short if known.names else "")
+        finally:
+            self._unseeded.clear()
+            seeding.set()
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
@@ -127,6 +151,7 @@ class DownloadManager:
         if swarm is not None and swarm.store.pins:
             raise Conflict("a pull or a push uses the model's files; try again when it has ended")
         self.swarms.pop(digest, None)
+        self._unseeded.discard(digest)
         self._names.pop(digest, None)
         if swarm is not None:
             swarm.pause()

@@ -6,7 +6,6 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -79,13 +78,13 @@ class RoomMaker:
                 return True  # somebody else made room meanwhile; it may do
             usage = await pools.STEPS.run(store.usage)
             more = store.limits.wanted_bytes(usage.filled_bytes, error.coming_bytes)
-            choice = await self._choose(error.short_bytes, more, self._kept(fresh=True))
-            freed, victims = 0, list(choice.plan.victims)
-            while victims and freed < error.short_bytes:
-                freed += await self._evict(victims.pop(0))
+            choice = await self._choose(error.short_bytes, 0, self._kept(fresh=True))
+            freed = 0
+            for victim in choice.plan.victims:
+                freed += await self._evict(victim)
             self._rounds += 1
-        if victims:
-            self._context.tasks.spawn_contained(self._evict_all(victims), name="room-rest")
+        if freed and more > freed:
+            self._context.tasks.spawn_contained(self._free(more - freed), name="room-rest")
         return freed > 0
 
     async def evict_to(self, to_bytes: int | None, *, dry_run: bool) -> dict[str, object]:
@@ -141,14 +140,21 @@ class RoomMaker:
             if due <= 0:
                 self._stuck = False
                 return
-            async with self._turn:
-                choice = await self._choose(0, due, self._kept(fresh=True))
-            if not choice.plan.victims and not self._stuck:
+            victims = await self._free(due)
+            if not victims and not self._stuck:
                 log.warning("the cache is %d bytes too full, and no model may go", due)
-            self._stuck = not choice.plan.victims
-            await self._evict_all(choice.plan.victims)
+            self._stuck = not victims
         except P2PCacheError as error:
             log.warning("making room: %s", error)
+
+    async def _free(self, wanted: int) -> int:
+        """Evict until so many bytes are free, as far as that can be had; returns how many models were to go."""
+        async with self._turn:
+            choice = await self._choose(0, wanted, self._kept(fresh=True))
+            for victim in choice.plan.victims:
+                await self._evict(victim)
+            self._rounds += 1
+        return len(choice.plan.victims)
 
     async def _choose(self, needed: int, more: int, kept: dict[str, str]) -> Choice:
         store = self._context.store
@@ -166,19 +172,14 @@ class RoomMaker:
         """Why models must not go, by digest. `fresh`: nobody has named one, so those just used stay, too."""
         kept: dict[str, str] = {}
         if not self._context.settings.origin and self._context.link is None:
+            swarms = self._downloads.swarms
             kept |= {
-                digest: _NO_WAY_BACK
-                for digest, swarm in self._downloads.swarms.items() if not swarm.replicated
+                digest: _NO_WAY_BACK for digest in self._context.store.used_since(0.0)
+                if digest not in swarms or not swarms[digest].replicated
             }  # fmt: skip
         if fresh:
             kept |= dict.fromkeys(self._context.store.used_since(time.time() - FRESH_S), _FRESH)
         return kept | self._downloads.busy()
-
-    async def _evict_all(self, victims: Sequence[Victim]) -> None:
-        async with self._turn:
-            for victim in victims:
-                await self._evict(victim)
-            self._rounds += 1
 
     async def _evict(self, victim: Victim) -> int:
         """Evict one model; returns the bytes of disk freed, 0 if somebody has begun to use it."""

@@ -256,8 +256,8 @@ class LocalCache:
         return {
             "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag] if tag else [],
             "digest": digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
-            "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "generation": tag.generation if tag else 0,
-            "local": False, "manifest": _files(manifest),
+            "bytes_done": 0, "complete": False, "remote": False, "last_used": 0,
+            "generation": tag.generation if tag else 0, "local": False, "manifest": _files(manifest),
         }  # fmt: skip
 
 

@@ -1,8 +1,8 @@
 """`python -m p2pcache.sim`: storms in virtual time.
 
 `storm` runs one and prints its figures. `table` runs each kind of fault beside a calm storm. `calibrate` puts measured
-storms beside their predictions. `properties` runs many small random storms that must keep the laws. `month` is no storm: it
-compares what decides which models leave a cache.
+storms beside their predictions. `properties` runs many small random storms that must keep the laws. `month` is no
+storm: it compares what decides which models leave a cache.
 """
 
 import argparse

@@ -93,9 +93,7 @@ def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) 
         wanted_bytes: should be freed.
     """
     wanted_bytes = max(needed_bytes, wanted_bytes)
-    owners: Counter[str] = Counter()
-    for model in models:
-        owners.update(model.blobs.keys())
+    owners = _owners(models)
     # Ties in the order of last use.
     waiting = sorted(
         (m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest)
@@ -105,20 +103,35 @@ def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) 
     for model in waiting:
         if freed >= wanted_bytes:
             break
-        owners.subtract(model.blobs.keys())
+        shared = owners.keys() & model.blobs.keys()
+        owners.subtract(shared)
         # 0 where others need all of it; then it gives room only together with them.
-        own = sum(size for blob, size in model.blobs.items() if not owners[blob])
+        own = sum(model.blobs.values()) - sum(model.blobs[blob] for blob in shared if owners[blob])
         gone.append((model, own))
         freed += own
     if freed < needed_bytes:
         return Plan([], 0, needed_bytes - freed)
     victims = []
     for model, own in reversed(gone):  # the most valuable first: they stay where that costs no room
-        if own or not all(owners[blob] for blob in model.blobs):
+        shared = owners.keys() & model.blobs.keys()
+        if own or any(not owners[blob] for blob in shared):
             victims.append(Victim(model.digest, own, model.value))
         else:
-            owners.update(model.blobs.keys())
+            owners.update(shared)
     return Plan(victims[::-1], freed, 0)
+
+
+def _owners(models: Sequence[Candidate]) -> Counter[str]:
+    """How many models need each blob that several need. Few are; so the others are only looked at."""
+    seen: set[str] = set()
+    shared: set[str] = set()
+    for model in models:
+        if not seen.isdisjoint(model.blobs):
+            shared.update(seen & model.blobs.keys())
+        seen.update(model.blobs)
+    if not shared:
+        return Counter()
+    return Counter(blob for model in models for blob in shared & model.blobs.keys())
 
 
 class Limits(NamedTuple):

@@ -8,7 +8,7 @@ one place that knows what is proved of them.
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -43,8 +43,15 @@ class BlobPool:
         self.proofs = records.proofs()
         self.before_demote: Callable[[str], None] = lambda _blob: None
         self._known: dict[str, BlobFile] = {}
-        self._published = {n: size for n, size, _ in _blobs_in(folders.blobs)}
-        self._partial = {n: held for n, _, held in _blobs_in(folders.partial)}
+        # A file with a proof record isn't looked at: that is done before its bytes are believed.
+        self._published = {
+            name: proof.size if (proof := self.proofs.get(name)) else _info(folders.blobs, name).st_size
+            for name in _blobs_in(folders.blobs)
+        }  # fmt: skip
+        self._partial = {
+            name: _info(folders.partial, name).st_blocks * 512
+            for name in _blobs_in(folders.partial)
+        }
 
     # -- finding ---------------------------------------------------------------------------------
 
@@ -130,10 +137,12 @@ class BlobPool:
             done += min(found.done_bytes, blobs[blob_id]) if found else 0
         return done
 
-    def disk_bytes(self, blobs: Iterable[str]) -> dict[str, int]:
-        """The blobs that have a file here, with the bytes of disk that it takes; without a look at the disk."""
+    def disk_bytes(self, blobs: dict[str, int]) -> dict[str, int]:
+        """The blobs (with sizes) that have a file here, with the bytes of disk that it takes; the disk isn't asked."""
         found: dict[str, int] = {}
         with self.lock:
+            if blobs.keys() <= self._published.keys():
+                return blobs
             for blob_id in blobs:
                 if (size := self._published.get(blob_id)) is not None:
                     found[blob_id] = size
@@ -314,12 +323,11 @@ class BlobPool:
         return [name]
 
 
-def _blobs_in(folder: int) -> list[tuple[str, int, int]]:
-    """(id, size, bytes of disk) of the blobs in a directory."""
-    found = []
+def _blobs_in(folder: int) -> list[str]:
+    """Ids of the blobs in a directory."""
     with os.scandir(folder) as entries:
-        for entry in entries:
-            if is_digest(entry.name) and entry.is_file(follow_symlinks=False):
-                info = entry.stat(follow_symlinks=False)
-                found.append((entry.name, info.st_size, info.st_blocks * 512))
-    return found
+        return [e.name for e in entries if is_digest(e.name) and e.is_file(follow_symlinks=False)]
+
+
+def _info(folder: int, name: str) -> os.stat_result:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False)

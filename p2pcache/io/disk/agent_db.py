@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple
 
 from p2pcache.core.pool import eviction
@@ -136,6 +137,8 @@ class Records(SqliteFile):
     def __init__(self, path: Path, spare: Spare | None = None) -> None:
         """Open or create the database; arguments and errors are those of `SqliteFile`."""
         super().__init__(path, _SCHEMAS, spare)
+        # The table model_blobs, once it was read: to read a large one takes longer than `ls` may.
+        self._needs: dict[str, dict[str, int]] | None = None
 
     # -- tags ------------------------------------------------------------------------------------
 
@@ -191,14 +194,19 @@ class Records(SqliteFile):
         with self._write() as db:
             db.execute(_ADD_MODEL, row)
             db.execute("delete from model_blobs where digest=?", (row.digest,))
+            needs = {intern(blob): size for blob, size in blobs}
             db.executemany(
-                "insert into model_blobs values (?,?,?)", [(row.digest, *blob) for blob in blobs]
+                "insert into model_blobs values (?,?,?)",
+                [(row.digest, *one) for one in needs.items()],
             )
+        if self._needs is not None:
+            self._needs[row.digest] = needs
 
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
         tables = ("tags", "models", "model_blobs")
         self._delete(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
+        self._forget_needs(digest)
         # A running pull may take the spare space meanwhile. Refs of interrupted pulls of a model that is
         # gone do no harm: they may stay.
         with suppress(NoSpace):
@@ -226,6 +234,11 @@ class Records(SqliteFile):
             ("update models set level=max(level,?), evicted=? where digest=?", [(value, evicted, digest)]),
             ("delete from model_blobs where digest=?", [(digest,)]),
         )  # fmt: skip
+        self._forget_needs(digest)
+
+    def _forget_needs(self, digest: str) -> None:
+        if self._needs is not None:
+            self._needs.pop(digest, None)
 
     def model_row(self, digest: str) -> ModelRow | None:
         """The record of one model; None: there is none."""
@@ -244,10 +257,12 @@ class Records(SqliteFile):
 
     def all_blobs(self) -> dict[str, dict[str, int]]:
         """The blobs of every model, with their sizes, by the model's digest."""
-        found: dict[str, dict[str, int]] = {}
-        for digest, blob, size in self._all("select digest, blob, size from model_blobs"):
-            found.setdefault(str(digest), {})[str(blob)] = _int(size)
-        return found
+        if self._needs is None:
+            found: dict[str, dict[str, int]] = {}
+            for digest, blob, size in self._all("select digest, blob, size from model_blobs"):
+                found.setdefault(str(digest), {})[intern(str(blob))] = _int(size)
+            self._needs = found
+        return dict(self._needs)
 
     def own_blobs(self, digest: str) -> list[str]:
         """The blobs of a model that no other model needs."""
@@ -282,7 +297,7 @@ class Records(SqliteFile):
     def proofs(self) -> dict[str, Proof]:
         """Every proof record."""
         rows = self._all("select blob, size, mtime_ns from proofs")
-        return {str(a): Proof(_int(b), _int(c)) for a, b, c in rows}
+        return {blob: Proof(size, at) for blob, size, at in rows}  # type: ignore[misc, arg-type] # as the schema says
 
     # -- history ---------------------------------------------------------------------------------
 

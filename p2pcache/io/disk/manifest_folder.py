@@ -14,7 +14,7 @@ _REMOTE = ".remote"
 
 
 class ManifestFolder:
-    """The folder. Callers serialise (the pool's maintenance lock); `read` may be called at any time."""
+    """The folder. Callers serialise (the pool's maintenance lock); `stored` may be called at any time."""
 
     def __init__(self, disk: Disk, folder: int) -> None:
         """Look at what is there, and drop what a crash left.
@@ -37,7 +37,7 @@ class ManifestFolder:
         for digest in self.local & self.remote:  # it was on its way back
             self._forget_remote(digest)
 
-    def read(self, digest: str) -> bytes | None:
+    def stored(self, digest: str) -> bytes | None:
         """A manifest's bytes, of an evicted model, too; None if it isn't here (or was damaged)."""
         for name in (digest, digest + _REMOTE):
             data = read_small(self._folder, name, MAX_MANIFEST_BYTES)

@@ -54,7 +54,7 @@ def _models(records: Records, manifests: ManifestFolder) -> set[str]:
         manifests.remote - {row.digest for row in rows}
     )  # nothing has its names
     for digest in manifests.local - recorded:
-        data = manifests.read(digest)
+        data = manifests.stored(digest)
         try:
             layout = Layout(decode(data or b"", digest), digest)
         except InvalidManifest:

@@ -181,7 +181,7 @@ class Store:
 
     def manifest(self, digest: str) -> bytes | None:
         """The stored manifest's bytes, of an evicted model, too; None if it isn't here (or was damaged)."""
-        return self._manifests.read(digest)
+        return self._manifests.stored(digest)
 
     def models(self) -> list[ModelInfo]:
         """Every model known here, most recently used first."""
@@ -206,8 +206,10 @@ class Store:
         self, row: ModelRow, blobs: dict[str, int], tags: list[Ref], asked: list[Ref]
     ) -> ModelInfo:
         remote = row.digest in self._manifests.remote
-        done = 0 if remote else self._blobs.done_bytes(blobs)
         total = row.size_bytes if remote else sum(blobs.values())
+        opened = self._models.get(row.digest)
+        whole = opened is not None and opened.complete
+        done = 0 if remote else total if whole else self._blobs.done_bytes(blobs)
         return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
                          tags, asked, row.last_used, row.uses, remote)  # fmt: skip
 
