@@ -59,9 +59,8 @@ class DownloadManager:
         self._journal = journal
         self._trusted = context.settings.compile_cache_namespaces
         self._opening = Turns()
-        self._unseeded: set[str] = (
-            set()
-        )  # models that the cache held at the start, and that no swarm has yet
+        # Models that the cache held at the start, and that no swarm has yet.
+        self._unseeded: set[str] = set()
         self._runner = DownloadRunner(context, journal)
         self._sent: dict[
             str, float

@@ -12,7 +12,8 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.housekeeping import local_model
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core.pool.eviction import COST_PEER, FRESH_S, Limits, Victim
+from p2pcache.core.pool.eviction import Limits, Victim
+from p2pcache.core.pool.settings import COST_PEER, FRESH_S
 from p2pcache.core.units import parse_part
 from p2pcache.errors import Conflict, NoSpace, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from p2pcache.core.pool.eviction import COST_STORAGE, Candidate, Uses, plan, used
+from p2pcache.core.pool.eviction import Candidate, Uses, plan, used
+from p2pcache.core.pool.settings import COST_STORAGE
 
 DAY_S = 86400.0
 

@@ -10,16 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-HALF_LIFE_S = (
-    7 * 86400.0
-)  # new versions come about weekly: the uses of the last one count half then
-ONE_USE_S = 60.0  # the containers of a pod pull one after the other: together they are one use
-FRESH_S = (
-    600.0  # a client that was given a path opens it within this time: an engine first starts Python
-)
-
-COST_PEER = 1.0  # of a byte that another node has
-COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
+from p2pcache.core.pool.settings import HALF_LIFE_S, ONE_USE_S
 
 
 class Uses(NamedTuple):

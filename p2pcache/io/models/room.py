@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from p2pcache.core.pool.eviction import COST_PEER, COST_STORAGE, Plan, Victim, plan
+from p2pcache.core.pool.eviction import Plan, Victim, plan
+from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE
 from p2pcache.core.units import counted, format_duration
 from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.store import Store

@@ -20,7 +20,8 @@ from typing import Self
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File, decode, digest_of
-from p2pcache.core.pool.eviction import COST_STORAGE, Candidate, Limits
+from p2pcache.core.pool.eviction import Candidate, Limits
+from p2pcache.core.pool.settings import COST_STORAGE
 from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation

@@ -6,16 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.pool.eviction import (
-    COST_PEER,
-    COST_STORAGE,
-    HALF_LIFE_S,
-    Candidate,
-    Limits,
-    Uses,
-    plan,
-    used,
-)
+from p2pcache.core.pool.eviction import Candidate, Limits, Uses, plan, used
+from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE, HALF_LIFE_S
 
 GB = 1_000_000_000
 
