@@ -183,7 +183,7 @@ class AgentApp:
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
-                await self.downloads.seed_all()
+                await self.downloads.seed_first()
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
                 if self.link is not None:
@@ -200,6 +200,7 @@ class AgentApp:
                 if self._labeller is not None:
                     self._labeller.start()
                 await stack.enter_async_context(self.listeners.listening(self.api, self._doors))
+                self.tasks.spawn_contained(self.downloads.seed_rest(), name="seed")
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,

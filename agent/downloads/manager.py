@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from math import inf
 
 from p2pcache.agent.context import AgentContext
@@ -20,12 +20,13 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
-SEED_WAIT_S = 0.25  # for the models of the cache at the start: usual nodes have all of them by then
+SEED_FIRST = 20  # models that are served before the agent answers: each takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = (
@@ -60,43 +61,34 @@ class DownloadManager:
         self._trusted = context.settings.compile_cache_namespaces
         self._opening = Turns()
         # Models that the cache held at the start, and that no swarm has yet.
-        self._unseeded: set[str] = set()
+        self._unseeded: dict[str, ModelInfo] = {}
         self._runner = DownloadRunner(context, journal)
         self._sent: dict[
             str, float
         ] = {}  # when a client last sent for a begun push, the latest last
         self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
 
-    async def seed_all(self) -> None:
-        """Serve the models that the cache held at the start, partial ones included, the last used first.
+    async def seed_first(self) -> None:
+        """Serve the models of the cache that were used last; usual nodes have no more."""
+        known = [one for one in await pools.STEPS.run(self._context.store.models) if not one.remote]
+        self._unseeded = {one.digest: one for one in known}
+        await self._seed(known[:SEED_FIRST])
 
-        Thousands of files take seconds; what comes later then is served later.
-        """
-        seeding = asyncio.Event()
-        self._context.tasks.spawn_contained(self._seed(seeding), name="seed")
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(SEED_WAIT_S):
-                await seeding.wait()
+    async def seed_rest(self) -> None:
+        """Serve the rest of the cache. Thousands of files take seconds, in which the agent answers already."""
+        await self._seed(list(self._unseeded.values()))
 
-    async def _seed(self, seeding: asyncio.Event) -> None:
-        try:
-            models = await pools.STEPS.run(self._context.store.models)
-            self._unseeded = {known.digest for known in models if not known.remote}
-            for known in models:
-                if known.digest not in self._unseeded:
-                    continue  # it was evicted, or removed by now
-                try:
-                    model = await pools.STEPS.run(self._context.store.get, known.digest)
-                except P2PCacheError as error:
-                    log.warning(
-                        "model blake3:%s in the cache can't be used: %s", known.digest, error
-                    )
-                    continue
-                if model is not None and known.digest in self._unseeded:
-                    self.join_swarm(model, known.names[0].short if known.names else "")
-        finally:
-            self._unseeded.clear()
-            seeding.set()
+    async def _seed(self, models: Iterable[ModelInfo]) -> None:
+        for known in models:
+            if known.digest not in self._unseeded:
+                continue  # it was evicted, or removed
+            try:
+                model = await pools.STEPS.run(self._context.store.get, known.digest)
+            except P2PCacheError as error:
+                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
+                continue
+            if model is not None and self._unseeded.pop(known.digest, None) is not None:
+                self.join_swarm(model, known.names[0].short if known.names else "")
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
@@ -150,7 +142,7 @@ class DownloadManager:
         if swarm is not None and swarm.store.pins:
             raise Conflict("a pull or a push uses the model's files; try again when it has ended")
         self.swarms.pop(digest, None)
-        self._unseeded.discard(digest)
+        self._unseeded.pop(digest, None)
         self._names.pop(digest, None)
         if swarm is not None:
             swarm.pause()
