@@ -20,6 +20,7 @@ from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.node_answers import NodeAnswers
@@ -130,6 +131,7 @@ class AgentApp:
         self.downloads = DownloadManager(
             self.context, self.resolver.manifest, SwarmSettings(), self.journal
         )
+        self.claims = Claims(self.context)
         self.room = RoomMaker(self.context, self.downloads, self.journal)
         self.pushes = Pushes(
             self.context, self.downloads, self.resolver, self.journal, self.room.evict_for
@@ -154,7 +156,7 @@ class AgentApp:
             pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
             pushes=self.pushes,
             housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
-            room=self.room, queries=self.queries, journal=self.journal,
+            room=self.room, claims=self.claims, queries=self.queries, journal=self.journal,
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
@@ -190,6 +192,7 @@ class AgentApp:
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
                 self.room.start()
+                self.claims.start()
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)

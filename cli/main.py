@@ -44,6 +44,10 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "rm": "Remove a model's tag here, and the model with its last tag.",
         "evict": "Give a model's disk space back; it stays listed, and comes back on demand.",
         "prune": "Free the space of what nothing names any more.",
+        "pin": "Keep a model from being evicted, for a named reason.",
+        "unpin": "End a model's pins.",
+        "pins": "List pins and holds: why models stay here.",
+        "release": "End the holds of a name.",
         "compile-cache": "Restore and save what an engine has compiled.",
     },
     "cluster": {

@@ -6,7 +6,14 @@ from p2pcache.agent.api.access import Access
 from p2pcache.agent.api.gate import CALLER
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import seen_model
-from p2pcache.agent.api.routes import EvictRequest, PruneRequest, VerifyRequest
+from p2pcache.agent.api.routes import (
+    EvictRequest,
+    PinRequest,
+    PruneRequest,
+    ReleaseRequest,
+    VerifyRequest,
+)
+from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.room import RoomMaker
@@ -21,8 +28,14 @@ class CacheCalls:
     """Handlers of `agent.api.routes`, as those of `handlers.Api`."""
 
     def __init__(
-        self, access: Access, queries: Queries, housekeeping: Housekeeping, room: RoomMaker
+        self,
+        access: Access,
+        queries: Queries,
+        housekeeping: Housekeeping,
+        room: RoomMaker,
+        claims: Claims,
     ) -> None:
+        self._claims = claims
         self._access = access
         self._queries = queries
         self._housekeeping = housekeeping
@@ -87,3 +100,32 @@ class CacheCalls:
             body = await self._room.evict_ref(ref, dry_run=wanted.dry_run)
             entry.fields |= {"bytes_freed": body["bytes_freed"]}
         return server.json_response(body)
+
+    async def get_pins(self, request: web.Request) -> web.Response:
+        """The pins and holds that last."""
+        return server.json_response({"pins": await self._claims.rows(request[CALLER].sees)})
+
+    async def post_pins(self, request: web.Request) -> web.Response:
+        """Pin a model."""
+        wanted = await server.read_json(request, PinRequest)
+        ref = Ref.parse(wanted.ref)
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "pin", model=str(ref), name=wanted.name):
+            claim = await self._claims.pin(ref, wanted.name, wanted.for_s)
+        return server.json_response(claim.as_json())
+
+    async def delete_pins(self, request: web.Request) -> web.Response:
+        """End a model's pins."""
+        ref, name = server.wanted_ref(request), request.query.get("name", "")
+        caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
+        with Entry(caller.who, "unpin", model=str(ref), name=name):
+            ended = await self._claims.unpin(ref, name)
+        return server.json_response({"ended": [claim.as_json() for claim in ended]})
+
+    async def post_release(self, request: web.Request) -> web.Response:
+        """End the holds of a name, in the caller's namespaces."""
+        name = (await server.read_json(request, ReleaseRequest)).name
+        caller = request[CALLER]
+        with Entry(caller.who, "release", name=name):
+            ended = await self._claims.release(name, caller.sees)
+        return server.json_response({"ended": [claim.as_json() for claim in ended]})

@@ -28,6 +28,7 @@ from p2pcache.agent.api.routes import (
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.cancelling import cancel
+from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.ndjson import audited, stream
@@ -68,6 +69,7 @@ class Api:
         pushes: Pushes,
         housekeeping: Housekeeping,
         room: RoomMaker,
+        claims: Claims,
         queries: Queries,
         journal: Journal,
         explainer: Explainer,
@@ -75,7 +77,8 @@ class Api:
         gate: Gate,
     ) -> None:
         self._access = access = Access(store, resolver)
-        self._cache = CacheCalls(access, queries, housekeeping, room)
+        self._cache = CacheCalls(access, queries, housekeeping, room, claims)
+        self._claims = claims
         self._gate = gate
         self._possession = Possession(store)
         self._offered = BodyMemory(2 * MAX_MANIFEST_BYTES, 4 * MAX_MANIFEST_BYTES)
@@ -159,6 +162,10 @@ class Api:
             ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
             background=wanted.background,
         )  # fmt: skip
+        if wanted.hold:
+            events = self._claims.held(
+                events, ref, wanted.hold, wanted.hold_s, wanted.hold_pid, wanted.hold_started
+            )
         return await stream(request, audited(Entry(caller.who, "pull", model=str(ref)), events))
 
     async def post_warm(self, request: web.Request) -> web.Response:

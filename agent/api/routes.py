@@ -35,6 +35,12 @@ class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     include: list[str] = []  # patterns; without `include` and `exclude` the whole model
     exclude: list[str] = []
     background: bool = False  # no client waits for it: other pulls go first
+    hold: str = ""  # a name: the model isn't evicted until the hold of this name ends
+    hold_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # how long; 0: a day, or as long as hold_pid
+    hold_pid: Annotated[int, msgspec.Meta(ge=0)] = (
+        0  # the hold ends with this process; 0: with none
+    )
+    hold_started: str = ""  # when that process started, field 22 of its /proc/PID/stat
 
 
 class WarmRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -79,6 +85,20 @@ class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
 
     dry_run: bool = False
     all: bool = False
+
+
+class PinRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/pins."""
+
+    ref: str
+    name: str
+    for_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # 0: until it is ended
+
+
+class ReleaseRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/release."""
+
+    name: str
 
 
 class EvictRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -186,6 +206,12 @@ ROUTES: tuple[Route, ...] = (
     # The handler asks for the right in every namespace where no ref is given.
     Route("POST", "/v1/evict", "post_evict", Rule(Scope.ADMIN, "model", "work"),
           "Evict a model, or the least valuable ones; they stay listed", EvictRequest),
+    Route("GET", "/v1/pins", "get_pins", Rule(Scope.PULL, "seen"), "Pins and holds: why models stay"),
+    Route("POST", "/v1/pins", "post_pins", Rule(Scope.ADMIN, "model"), "Pin a model", PinRequest),
+    Route("DELETE", "/v1/pins", "delete_pins", Rule(Scope.ADMIN, "model"),
+          "End a model's pins; ?ref=, and ?name= of one", query=_REF),
+    Route("POST", "/v1/release", "post_release", Rule(Scope.PULL, "seen"),
+          "End the holds of a name", ReleaseRequest),
     Route("POST", "/v1/verify", "post_verify", Rule(Scope.ADMIN, "model", "work"),
           "Prove every chunk again; NDJSON events", VerifyRequest, NDJSON),
     Route("POST", "/v1/linger", "post_linger", Rule(Scope.ADMIN, "node", "work"),

@@ -16,6 +16,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.room import users_and_claims
 from p2pcache.io.models.store import Store
 
 log = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ class Housekeeping:
         store = self._context.store
         known = await pools.STEPS.run(store.models)
         due = [info.digest for info in known if everything or not info.tags]
-        users = await pools.WORK.run(store.users_of, due)
+        users = await pools.WORK.run(users_and_claims, store, due, time.time())
         in_use = self._downloads.in_use
         for digest in due:
             if not dry_run and digest not in in_use and digest not in users.held:
@@ -136,14 +137,14 @@ class Housekeeping:
 
 
 def refuse_used(store: Store, ref: Ref, digest: str) -> str:
-    """Check that no other process has a model open; return why that isn't sure, "" if it is.
+    """Check that no other process has a model open, and nobody claims it; return why that isn't sure, "" if it is.
 
     Raises:
-        Conflict: one has.
+        Conflict: somebody does.
     """
-    users = store.users_of([digest])
+    users = users_and_claims(store, [digest], time.time())
     if digest in users.held:
-        raise Conflict(f"{ref} is in use by {users.held[digest]}; end that first")
+        raise Conflict(f"{ref} stays: {users.held[digest]}; end that first")
     return users.unsure
 
 

@@ -124,7 +124,7 @@ class RoomMaker:
             if known.remote:
                 raise NotFound(f"{ref} was evicted already; `p2pcache pull {ref}` brings it back")
             wanted = Wanted(0, 0, self._costs(), self._kept(fresh=False))
-            choice = await pools.WORK.run(room.only, store, known.digest, wanted)
+            choice = await pools.WORK.run(room.only, store, known.digest, wanted, time.time())
             if why := choice.kept.get(known.digest):
                 raise Conflict(f"{ref} stays: {why}")
             return await self._answer(choice, dry_run=dry_run)
@@ -160,7 +160,7 @@ class RoomMaker:
     async def _choose(self, needed: int, more: int, kept: dict[str, str]) -> Choice:
         store = self._context.store
         wanted = Wanted(needed, more, self._costs(), kept)
-        return await pools.WORK.run(room.choose, store, wanted)
+        return await pools.WORK.run(room.choose, store, wanted, time.time())
 
     def _costs(self) -> dict[str, float]:
         far = self._context.settings.origin_cost

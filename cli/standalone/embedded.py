@@ -61,7 +61,7 @@ def pull_alone(
     cache = cache_dir(loaded.settings)
     with cache_lock(cache), _private_folder(cache) as private:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
-        if not settings.tracker and not options.include and not options.exclude:
+        if not (settings.tracker or options.include or options.exclude or options.hold):
             from p2pcache.cli.standalone.cached_pull import from_cache
 
             opened: list[OriginRepo] = []

@@ -22,6 +22,7 @@ from p2pcache.io.http.client import AgentClient, Events, Json
 if TYPE_CHECKING:
     from p2pcache.core.format.manifest import Manifest
     from p2pcache.io.models.model_chunks import ModelStore
+    from p2pcache.io.models.model_users import Users
     from p2pcache.io.models.store import Store
 
 LOCK_FILE = "command.lock"
@@ -143,9 +144,9 @@ class LocalCache:
         assert self._store is not None
         freed, unsure = 0, ""
         if wanted.digest or len(known.names) == 1:
-            users = self._store.users_of([known.digest])
+            users = _users(self._store, [known.digest])
             if known.digest in users.held:
-                raise Conflict(f"{wanted} is in use by {users.held[known.digest]}; end that first")
+                raise Conflict(f"{wanted} stays: {users.held[known.digest]}; end that first")
             unsure = users.unsure
             freed = self._store.remove_model(known.digest)
         else:
@@ -159,7 +160,7 @@ class LocalCache:
         if not self._store:
             return {"removed": [], "bytes_freed": 0, "kept": [], "unsure": "", "dry_run": dry_run}
         due = [known.digest for known in self._store.models() if everything or not known.tags]
-        users = self._store.users_of(due)
+        users = _users(self._store, due)
         pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
         return {**pruned._asdict(), "dry_run": dry_run}
 
@@ -180,12 +181,12 @@ class LocalCache:
             known = self._known(Ref.parse(ref))
             if known.remote:
                 raise NotFound(f"{ref} was evicted already; `p2pcache pull {ref}` brings it back")
-            choice = room.only(store, known.digest, room.Wanted(0))
+            choice = room.only(store, known.digest, room.Wanted(0), time.time())
             if why := choice.kept.get(known.digest):
                 raise Conflict(f"{ref} stays: {why}")
         else:
             over = store.usage().filled_bytes - (to_bytes or 0)
-            choice = room.choose(store, room.Wanted(0, max(0, over)))
+            choice = room.choose(store, room.Wanted(0, max(0, over)), time.time())
         infos = {info.digest: info for info in store.models()}
         body, freed = room.told(choice, infos, {}, time.time()), choice.plan.bytes_freed
         if not dry_run:
@@ -259,6 +260,13 @@ class LocalCache:
             "bytes_done": 0, "complete": False, "remote": False, "last_used": 0,
             "generation": tag.generation if tag else 0, "local": False, "manifest": _files(manifest),
         }  # fmt: skip
+
+
+def _users(store: "Store", digests: list[str]) -> "Users":
+    """Who uses or claims models, as `users_of`."""
+    from p2pcache.io.models.room import users_and_claims
+
+    return users_and_claims(store, digests, time.time())
 
 
 def _files(manifest: "Manifest") -> Json:

@@ -56,6 +56,9 @@ class PullOptions(NamedTuple):
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     background: bool = False
+    hold: str = ""
+    hold_s: float = 0.0
+    hold_pid: int = 0
 
 
 _TABLE = (

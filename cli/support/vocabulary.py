@@ -22,10 +22,12 @@ _NAMES = {  # a key of the API, and its name here
     "ended": "ended_at",
     "started": "started_at",
     "last_used": "last_used_at",
+    "made": "made_at",
+    "ends": "ends_at",
     "changed_at": "changed_at",
     "last_heartbeat": "last_heartbeat_at",
 }
-_TIMES = {"ended", "started", "last_used", "changed_at", "last_heartbeat"}
+_TIMES = {"ended", "started", "last_used", "made", "ends", "changed_at", "last_heartbeat"}
 _MOVED = {"peer": "peers"}  # in counts by where bytes came from or went
 
 

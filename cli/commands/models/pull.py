@@ -15,7 +15,7 @@ from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
 from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import Events
@@ -51,12 +51,22 @@ _LINK_WARNING = (
     help="Only bring the chunks of these tensors into the cache; prints no path.",
 )
 @click.option("--background", is_flag=True, help="Let pulls that somebody waits for go first.")
+@click.option(
+    "--hold", metavar="NAME", default="", help="Nobody evicts it until the hold of this name ends."
+)
+@click.option(
+    "--for", "hold_for", metavar="DURATION", help="The hold ends after this [default: 1d]."
+)
+@click.option(
+    "--hold-pid", metavar="PID", type=int, default=0, help="It ends with this process, too."
+)
 @json_option
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def pull(
     ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
-    exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, as_json: bool, quiet: bool, loaded: Loaded,
+    exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, hold: str, hold_for: str | None,
+    hold_pid: int, as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
     """Fetch a model and print its directory.
 
@@ -69,6 +79,9 @@ def pull(
     that holds nothing else. --tensors only warms the cache of a running agent: headers, index
     and the chunks of the tensors that match, for a loader that will ask for them.
 
+    --hold keeps the model from being evicted: pulling again renews the hold, `p2pcache release NAME`
+    ends it, and so does its time.
+
     With no agent on this machine the command runs one itself, in its own cache, from --origin
     (P2PCACHE_ORIGIN), or as a member of --tracker's swarm.
 
@@ -77,6 +90,7 @@ def pull(
       vllm serve "$(p2pcache pull team/llama:v3)"
       p2pcache pull llama@blake3:4f1d... --to /models/llama
       p2pcache pull llama --origin s3://models --timeout 10m
+      p2pcache pull llama --hold my-service --for 7d
       p2pcache pull llama --include '*.json' --include 'tokenizer*'
       p2pcache pull llama --tensors 'model.layers.[0-7].*'
     """
@@ -84,6 +98,10 @@ def pull(
         raise click.UsageError("--to is empty; give it a directory")
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
+    if not hold and (hold_for or hold_pid):
+        raise click.UsageError("--for and --hold-pid say how long --hold lasts; give --hold NAME")
+    if hold and tensors:
+        raise click.UsageError("--hold holds a whole model; --tensors brings a part")
     wanted = Ref.parse(ref)
     if tensors:
         if to or include or exclude or force_generation:
@@ -92,7 +110,8 @@ def pull(
             )
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
-    options = PullOptions(force_generation, include, exclude, background)
+    hold_s = parse_duration(hold_for) if hold_for else 0.0
+    options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid)
     with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         resolved: Event = {}

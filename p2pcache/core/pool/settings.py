@@ -9,3 +9,6 @@ FRESH_S = (
 )
 COST_PEER = 1.0  # of a byte that another node has; the measure of all others
 COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
+HOLD_S = 86400.0  # of a hold that names no time: a pod that restarts at night finds its model in the morning
+MAX_HOLD_S = 30 * 86400.0  # a reader that was forgotten can't hold for ever
+MAX_CLAIMS = 1000  # pins and holds of one namespace on one node: more than it has models, and little to look through

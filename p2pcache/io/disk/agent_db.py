@@ -15,8 +15,8 @@ from p2pcache.core.pool import eviction
 from p2pcache.core.pool.eviction import Uses
 from p2pcache.errors import NoSpace
 from p2pcache.ids import Ref
+from p2pcache.io.disk.claims import ClaimRecords
 from p2pcache.io.disk.reserve_file import Spare
-from p2pcache.io.disk.sqlite_file import SqliteFile
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
 HISTORY_FAILURES = 200  # of them: a client that fails again and again must not push the rest out
@@ -131,7 +131,7 @@ def last_pull(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
     return {}
 
 
-class Records(SqliteFile):
+class Records(ClaimRecords):
     """The tables of the agent's database. Thread-safe."""
 
     def __init__(self, path: Path, spare: Spare | None = None) -> None:

@@ -59,6 +59,9 @@ class AgentClient:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
         background: bool = False,
+        hold: str = "",
+        hold_s: float = 0.0,
+        hold_pid: int = 0,
     ) -> Events:
         """Events of a pull, `done` last; closing the iterator stops waiting for it.
 
@@ -68,10 +71,18 @@ class AgentClient:
             include: patterns of files; none of both: the whole model.
             exclude: patterns of files to leave out.
             background: let pulls that somebody waits for go first.
+            hold: name of a hold: the model isn't evicted while it lasts; "": none.
+            hold_s: how long it lasts; 0: a day, or as long as `hold_pid`.
+            hold_pid: the process with which it ends; 0: with none.
         """
         body: Json = {"ref": ref, "force_generation": force_generation}
         if background:  # an older agent refuses the key, so it is left out where it says nothing
             body["background"] = True
+        if hold:
+            from p2pcache.io.host.process_life import start_of  # no other pull needs it
+
+            started = start_of(hold_pid) if hold_pid else ""
+            body |= {"hold": hold, "hold_s": hold_s, "hold_pid": hold_pid, "hold_started": started}
         if include or exclude:
             body |= {"include": list(include), "exclude": list(exclude)}
         return self._endpoint.stream("/v1/pull", body)
@@ -132,6 +143,24 @@ class AgentClient:
         """Remove untagged models; with `everything`, each model that is not in use."""
         body = json.dumps({"dry_run": dry_run, "all": everything}).encode()
         return self._call("POST", "/v1/prune", body=body)
+
+    def pin(self, ref: str, name: str, for_s: float) -> Json:
+        """Pin a model; `for_s`: 0: until `unpin`."""
+        body = json.dumps({"ref": ref, "name": name, "for_s": for_s}).encode()
+        return self._call("POST", "/v1/pins", body=body)
+
+    def pins(self) -> list[Json]:
+        """The pins and holds that last."""
+        return _records(self._call("GET", "/v1/pins"), "pins")
+
+    def unpin(self, ref: str, name: str = "") -> Json:
+        """End a model's pins; `name`: only this one."""
+        query = {"ref": ref, "name": name} if name else {"ref": ref}
+        return self._call("DELETE", "/v1/pins", query=query)
+
+    def release(self, name: str) -> Json:
+        """End the holds of a name."""
+        return self._call("POST", "/v1/release", body=json.dumps({"name": name}).encode())
 
     def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:
         """Evict one model, or the least valuable ones until the cache has at most `to_bytes` (None: its low mark)."""

@@ -1,12 +1,14 @@
 """Which models of a cache would go to make room, after a look at who uses them. Nothing is removed here."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from p2pcache.core.pool.eviction import Plan, Victim, plan
 from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE
 from p2pcache.core.units import counted, format_duration
+from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo
+from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.store import Store
 
 
@@ -29,9 +31,33 @@ class Choice(NamedTuple):
     unsure: str  # why other processes may use what goes all the same, for people
 
 
-def choose(store: Store, wanted: Wanted) -> Choice:
-    """Choose the models that make room. Those that a process has open or mapped stay. It blocks."""
-    kept, seen, unsure = dict(wanted.kept), set[str](), ""
+def claimed(store: Store, now: float) -> dict[str, str]:
+    """Why models are pinned or held, for people, by digest. A tag pins what it names here. `now`: unix seconds."""
+    found: dict[str, list[str]] = {}
+    for claim in store.claims.all_claims():
+        digest = claim.digest or store.named(Ref.parse(claim.ref))
+        if digest and claim.lasts(now):
+            found.setdefault(digest, []).append(claim.reason)
+    return {digest: ", ".join(reasons) for digest, reasons in found.items()}
+
+
+def users_and_claims(store: Store, digests: Collection[str], now: float) -> Users:
+    """Who uses models, or pins or holds them, as `Store.users_of`. It blocks."""
+    users = store.users_of(digests)
+    claims = claimed(store, now)
+    held = {digest: f"in use by {who}" for digest, who in users.held.items()}
+    return Users({**held, **{d: claims[d] for d in digests if d in claims}}, users.unsure)
+
+
+def choose(store: Store, wanted: Wanted, now: float) -> Choice:
+    """Choose the models that make room. Those that are pinned, held, open or mapped stay. It blocks.
+
+    Args:
+        store: of the cache.
+        wanted: how much, and what must stay besides.
+        now: unix seconds.
+    """
+    kept, seen, unsure = {**claimed(store, now), **wanted.kept}, set[str](), ""
     models = store.candidates(wanted.costs)
     while True:
         may = [model._replace(kept=kept.get(model.digest, "")) for model in models]
@@ -45,8 +71,9 @@ def choose(store: Store, wanted: Wanted) -> Choice:
         unsure = users.unsure or unsure
 
 
-def only(store: Store, digest: str, wanted: Wanted) -> Choice:
-    """One model goes, whatever it is worth, unless somebody uses it. It blocks."""
+def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:
+    """One model goes, whatever it is worth, unless somebody uses or claims it. It blocks."""
+    wanted = wanted._replace(kept={**claimed(store, now), **wanted.kept})
     models = store.candidates(wanted.costs)
     users = store.users_of([digest])
     why = wanted.kept.get(digest) or (f"in use by {who}" if (who := users.held.get(digest)) else "")

@@ -30,6 +30,7 @@ from p2pcache.io.blobs.chunk_writer import Writers
 from p2pcache.io.disk import cache_dir
 from p2pcache.io.disk.agent_db import HistoryRow, ModelRow, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
+from p2pcache.io.disk.claims import ClaimRecords
 from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
@@ -41,7 +42,7 @@ from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
 
-_NOT_NOW = (NoSpace, Busy)  # a full disk, or another program that has the records locked
+_NOT_NOW = (NoSpace, Busy)  # a full disk, or somebody has the records locked
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
 
 
@@ -59,6 +60,7 @@ class Store:
         self._lock_fd = lock_fd
         self._spare = Spare(disk, folders.root)
         self._records = Records(root / "agent.db", self._spare)
+        self.claims: ClaimRecords = self._records
         self._trees = Trees(disk, folders)
         self._manifests = ManifestFolder(disk, folders.manifests)
         recover.recover(disk, folders, self._records, self._manifests, self._trees)
@@ -350,8 +352,6 @@ class Store:
         for digest in self._records.models_with(blob_id):
             for tree in self._trees.trees(digest):
                 self._trees.remove(tree)
-
-    # -- removing --------------------------------------------------------------------------------
 
     def users_of(self, digests: Collection[str]) -> Users:
         """See `ModelUsers.of`."""

@@ -186,11 +186,11 @@ def test_what_others_have_open_stays(tmp_path: Path) -> None:
         ) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            choice = room.choose(store, Wanted(1, 1 << 40))
+            choice = room.choose(store, Wanted(1, 1 << 40), 0.0)
             child.communicate(b"\n")
         assert [victim.digest for victim in choice.plan.victims] == [other.digest]
         assert "in use by" in choice.kept[one.digest]
-        assert len(room.choose(store, Wanted(1, 1 << 40)).plan.victims) == 2
+        assert len(room.choose(store, Wanted(1, 1 << 40), 0.0).plan.victims) == 2
 
 
 def test_the_quota_is_a_limit_of_reservations(tmp_path: Path) -> None:
