@@ -127,5 +127,5 @@ class CacheCalls:
         name = (await server.read_json(request, ReleaseRequest)).name
         caller = request[CALLER]
         with Entry(caller.who, "release", name=name):
-            ended = await self._claims.release(name, caller.sees)
+            ended = await self._claims.end_holds(name, caller.sees)
         return server.json_response({"ended": [claim.as_json() for claim in ended]})

@@ -78,7 +78,7 @@ class Claims:
         await pools.STEPS.run(self._context.store.claims.end_claims, ended)
         return ended
 
-    async def release(self, name: str, sees: Sees) -> list[Claim]:
+    async def end_holds(self, name: str, sees: Sees) -> list[Claim]:
         """End the holds of this name, of models in namespaces that the caller sees.
 
         Raises:
