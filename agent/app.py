@@ -144,7 +144,7 @@ class AgentApp:
         self.queries = Queries(
             self.context, self.resolver, self.downloads, self.metrics, self.governor
         )
-        self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal)
+        self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
         order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
         pulls = Pulls(
             self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s

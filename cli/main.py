@@ -52,6 +52,7 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
     },
     "cluster": {
         "ps": "Show the pulls that run now.",
+        "df": "Say how full the cache is; with --cluster every node's, and the pool's sum.",
         "nodes": "List the cluster's nodes.",
         "locate": "List the nodes that have a model.",
         "status": "Show the agent, its tracker, origin and cache.",

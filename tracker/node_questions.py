@@ -1,4 +1,4 @@
-"""Answers the questions "pulls" and "history": asks every member what runs there, or what ended there."""
+"""Answers "pulls", "history" and "room": asks every member what runs there, what ended there, how full it is."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -59,8 +59,21 @@ class HistoryRow(msgspec.Struct):
     times: Count
 
 
-Row = PullRow | HistoryRow
-KINDS: dict[str, type[Row]] = {"pulls": PullRow, "history": HistoryRow}
+class RoomRow(msgspec.Struct):
+    """How full a node's cache is."""
+
+    capacity_bytes: Count
+    limit_bytes: Count
+    quota_bytes: Count
+    used_bytes: Count
+    free_bytes: Count
+    held_bytes: Count
+    evictable_bytes: Count
+    models: Count
+
+
+Row = PullRow | HistoryRow | RoomRow
+KINDS: dict[str, type[Row]] = {"pulls": PullRow, "history": HistoryRow, "room": RoomRow}
 
 
 class NodeQuestions:
@@ -152,4 +165,6 @@ def _rows(said: m.NodeAnswer | None, kind: type[Row]) -> list[Row] | None:
 
 
 def _time(row: Row) -> float:
+    if isinstance(row, RoomRow):
+        return 0.0
     return row.started if isinstance(row, PullRow) else row.ended

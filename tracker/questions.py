@@ -97,7 +97,9 @@ class Questions:
                 return _whole(await self._answers.locate(Ref.parse(ask.text)))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
-            case "pulls" | "history":
+            case "swarms":
+                return _whole(await self._answers.swarms())
+            case "pulls" | "history" | "room":
                 return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
@@ -120,8 +122,8 @@ class Questions:
         self.counts[kind, outcome] = self.counts.get((kind, outcome), 0) + 1
 
 
-_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "moved",
-          "tag_put")  # fmt: skip
+_KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
+          "moved", "tag_put")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

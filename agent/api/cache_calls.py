@@ -129,3 +129,15 @@ class CacheCalls:
         with Entry(caller.who, "release", name=name):
             ended = await self._claims.end_holds(name, caller.sees)
         return server.json_response({"ended": [claim.as_json() for claim in ended]})
+
+    async def get_room(self, request: web.Request) -> web.Response:
+        """How full this cache is."""
+        return server.json_response(await self._room.state())
+
+    async def get_cluster_room(self, request: web.Request) -> web.Response:
+        """How full all nodes' caches are, as they tell the tracker."""
+        return server.encoded_response(await self._queries.ask_tracker("room"))
+
+    async def get_cluster_models(self, request: web.Request) -> web.Response:
+        """The models of all nodes, as the tracker knows them."""
+        return server.encoded_response(await self._queries.ask_tracker("swarms"))

@@ -1,6 +1,6 @@
-"""Answers to the tracker's questions about this node: what runs here, and what ended here."""
+"""Answers to the tracker's questions about this node: what runs here, what ended here, how full it is."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 
@@ -17,8 +17,19 @@ Rows = list[dict[str, object]]
 class NodeAnswers:
     """Answers each `NodeQuestion` once."""
 
-    def __init__(self, context: AgentContext, pulls: Callable[[], Rows], journal: Journal) -> None:
-        """`pulls`: gives the pulls that run now, as rows of the API."""
+    def __init__(
+        self, context: AgentContext, pulls: Callable[[], Rows], journal: Journal,
+        room: Callable[[], Awaitable[dict[str, object]]],
+    ) -> None:  # fmt: skip
+        """Nothing was asked yet.
+
+        Args:
+            context: of the agent.
+            pulls: gives the pulls that run now, as rows of the API.
+            journal: what ended.
+            room: says how full the cache is, as the API does.
+        """
+        self._room = room
         self._context = context
         self._pulls = pulls
         self._journal = journal
@@ -35,6 +46,8 @@ class NodeAnswers:
             rows = self._pulls()[:limit]
         elif asked.what == "history":
             rows = [row.as_json() for row in await self._journal.rows(limit)]
+        elif asked.what == "room":
+            rows = [await self._room()]
         else:  # a newer tracker
             unknown = f"this agent doesn't know the question {asked.what[:40]!a}"
             link.send(m.NodeAnswer(asked.id, code=UsageError.exit_code, message=unknown))

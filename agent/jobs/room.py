@@ -129,6 +129,11 @@ class RoomMaker:
                 raise Conflict(f"{ref} stays: {why}")
             return await self._answer(choice, dry_run=dry_run)
 
+    async def state(self) -> dict[str, object]:
+        """How full the cache is, in the form of docs/api.md."""
+        kept = self._kept(fresh=False)
+        return await pools.STEPS.run(room.state, self._context.store, kept, time.time())
+
     async def _look(self) -> None:
         """Evict down to the low mark if the cache is above its high one, or the disk short of free space."""
         store = self._context.store

@@ -15,6 +15,11 @@ _NAMES = {  # a key of the API, and its name here
     "cached_bytes": "bytes_cached",
     "free_bytes": "bytes_free",
     "quota_bytes": "bytes_quota",
+    "capacity_bytes": "bytes_capacity",
+    "limit_bytes": "bytes_limit",
+    "used_bytes": "bytes_used",
+    "held_bytes": "bytes_held",
+    "evictable_bytes": "bytes_evictable",
     "size": "bytes",  # of a file
     "rate": "bytes_per_s",
     "rates": "bytes_per_s",

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.cluster_rows import cluster_option
 from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.describe import model_state
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import clean, emit, emit_document
@@ -21,10 +23,13 @@ SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on
 
 @click.command(cls=Command)
 @click.argument("patterns", type=REF, metavar="[PATTERN]...", nargs=-1)
+@cluster_option
 @output_options
 @click.option("-q", "--quiet", is_flag=True, help="Refs alone, one a line.")
 @client_options("cache_dir")
-def ls(patterns: tuple[str, ...], as_json: bool, wide: bool, quiet: bool, loaded: Loaded) -> None:
+def ls(
+    patterns: tuple[str, ...], cluster: bool, as_json: bool, wide: bool, quiet: bool, loaded: Loaded
+) -> None:
     """List the models in the cache.
 
     With patterns only those whose name matches one: as in a shell, with or without a tag. STATE is
@@ -32,11 +37,18 @@ def ls(patterns: tuple[str, ...], as_json: bool, wide: bool, quiet: bool, loaded
     pulling it again resumes), or "remote": it was evicted, and comes back when it is pulled. On a
     narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
+    With --cluster the models of all nodes, as the tracker knows them, by the name that was used last:
+    COPIES is how many whole copies all their parts make, NODES how many nodes have or want some of it.
+
     Examples:
       p2pcache ls
+      p2pcache ls --cluster
       p2pcache ls 'team/*' '*:latest'
       p2pcache ls --json | jq -r '.models[] | select(.complete) | .ref'
     """
+    if cluster:
+        _of_all_nodes(need_agent(loaded).cluster_models(), patterns, as_json=as_json, wide=wide)
+        return
     with cache_or_agent(loaded) as cache:
         models = [m for model in cache.models() if (m := _matching(model, patterns))]
     if as_json:
@@ -67,6 +79,31 @@ def ls(patterns: tuple[str, ...], as_json: bool, wide: bool, quiet: bool, loaded
         cut=("NAME", "TAG", "STATE"),
         wide=wide,
     )
+
+
+def _of_all_nodes(
+    swarms: list[dict[str, Any]], patterns: tuple[str, ...], *, as_json: bool, wide: bool
+) -> None:
+    models = [
+        {
+            "ref": s["label"], "digest": s["digest"], "bytes": s["bytes"], "nodes": s["members"],
+            "wanting": s["wanting"], "complete": s["complete"], "copies": round(float(s["share"]) * int(s["members"]), 2),
+        }
+        for s in swarms
+        if not patterns or (s["label"] and _matches(s["label"], patterns))
+    ]  # fmt: skip
+    models.sort(key=lambda m: (m["ref"], m["digest"]))
+    if as_json:
+        emit_document({"models": models})
+        return
+    rows = []
+    for m in models:
+        name, _, tag = str(m["ref"] or "-:-").rpartition(":")
+        phase = "arriving" if m["wanting"] else "whole" if m["complete"] else "in parts"
+        rows.append((name, tag, m["digest"][:SHORT_DIGEST], format_bytes(m["bytes"]),
+                     f"{m['copies']:g}", m["nodes"], phase))  # fmt: skip
+    heads = ("NAME", "TAG", "DIGEST", "SIZE", "COPIES", "NODES", "PHASE")
+    table(heads, rows, right=(3, 4, 5), drop=("DIGEST", "NODES"), cut=("NAME", "TAG"), wide=wide)
 
 
 def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:

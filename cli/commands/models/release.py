@@ -21,7 +21,7 @@ def release(name: str, as_json: bool, loaded: Loaded) -> None:
     Examples:
       p2pcache release my-service
     """
-    answer = need_agent(loaded).release(name)
+    answer = need_agent(loaded).end_holds(name)
     if as_json:
         emit_document(answer)
         return

@@ -144,6 +144,18 @@ class AgentClient:
         body = json.dumps({"dry_run": dry_run, "all": everything}).encode()
         return self._call("POST", "/v1/prune", body=body)
 
+    def room(self) -> Json:
+        """How full the agent's cache is."""
+        return self._call("GET", "/v1/room")
+
+    def cluster_room(self) -> Json:
+        """How full the caches of all nodes are: `room`, how many nodes were `silent`, or are `older`."""
+        return self._call("GET", "/v1/cluster/room")
+
+    def cluster_models(self) -> list[Json]:
+        """The models that nodes have or want, as the tracker knows them."""
+        return _records(self._call("GET", "/v1/cluster/models"), "swarms")
+
     def pin(self, ref: str, name: str, for_s: float) -> Json:
         """Pin a model; `for_s`: 0: until `unpin`."""
         body = json.dumps({"ref": ref, "name": name, "for_s": for_s}).encode()
@@ -158,7 +170,7 @@ class AgentClient:
         query = {"ref": ref, "name": name} if name else {"ref": ref}
         return self._call("DELETE", "/v1/pins", query=query)
 
-    def release(self, name: str) -> Json:
+    def end_holds(self, name: str) -> Json:
         """End the holds of a name."""
         return self._call("POST", "/v1/release", body=json.dumps({"name": name}).encode())
 

@@ -7,6 +7,7 @@ from p2pcache.core.pool.eviction import Plan, Victim, plan
 from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE
 from p2pcache.core.units import counted, format_duration
 from p2pcache.ids import Ref
+from p2pcache.io.disk.disk import disk_bytes
 from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.store import Store
@@ -83,6 +84,31 @@ def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:
     freed = plan(others, 0, 1).bytes_freed
     value = next((model.value for model in models if model.digest == digest), 0.0)
     return Choice(Plan([Victim(digest, freed, value)], freed, 0), {}, users.unsure)
+
+
+def state(store: Store, kept: Mapping[str, str], now: float) -> dict[str, object]:
+    """How full a cache is, in the form of docs/api.md. It blocks.
+
+    Args:
+        store: of the cache.
+        kept: why models must not go, by digest, besides pins and holds.
+        now: unix seconds.
+    """
+    usage, capacity = store.usage(), disk_bytes(store.root)
+    stays = {**claimed(store, now), **kept}
+    models = store.candidates({})
+    held: dict[str, int] = {}
+    for model in models:
+        if model.digest in stays:
+            held.update(model.blobs)
+    every = {blob: size for model in models for blob, size in model.blobs.items()}
+    held_bytes = sum(held.values())
+    return {
+        "capacity_bytes": capacity, "limit_bytes": store.limits.quota_bytes or capacity,
+        "quota_bytes": store.limits.quota_bytes, "used_bytes": usage.filled_bytes,
+        "free_bytes": usage.free_bytes, "held_bytes": held_bytes,
+        "evictable_bytes": sum(every.values()) - held_bytes, "models": len(models),
+    }  # fmt: skip
 
 
 def told(
