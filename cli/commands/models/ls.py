@@ -33,12 +33,12 @@ def ls(
     """List the models in the cache.
 
     With patterns only those whose name matches one: as in a shell, with or without a tag. STATE is
-    "complete", or how much of the model is here (an interrupted pull has the name that was asked for;
-    pulling it again resumes), or "remote": it was evicted, and comes back when it is pulled. On a
-    narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
+    "complete", or how much of the model is here (an interrupted pull has the name that was asked
+    for; pulling it again resumes), or "remote": it was evicted, and comes back when it is pulled.
+    On a narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
-    With --cluster the models of all nodes, as the tracker knows them, by the name that was used last:
-    COPIES is how many whole copies all their parts make, NODES how many nodes have or want some of it.
+    With --cluster the models of all nodes, as the tracker knows them, by the name used last:
+    COPIES is how many whole copies their parts make, NODES how many nodes have or want some of it.
 
     Examples:
       p2pcache ls
@@ -87,7 +87,8 @@ def _of_all_nodes(
     models = [
         {
             "ref": s["label"], "digest": s["digest"], "bytes": s["bytes"], "nodes": s["members"],
-            "wanting": s["wanting"], "complete": s["complete"], "copies": round(float(s["share"]) * int(s["members"]), 2),
+            "complete": s["complete"], "wanting": s["wanting"],
+            "copies": round(float(s["share"]) * int(s["members"]), 2),
         }
         for s in swarms
         if not patterns or (s["label"] and _matches(s["label"], patterns))

@@ -14,7 +14,7 @@ async def test_each_node_and_the_pool(tmp_path: Path) -> None:
     files = {"weights.bin": random.Random(1).randbytes(4 * MB)}
     push(tmp_path / "origin", make_model(tmp_path / "m", files), "team/m:v1")
     async with tracker(origin=(tmp_path / "origin").as_uri()) as app:
-        where = {"tracker": f"http://127.0.0.1:{app.port}", "cache_quota": "64MiB"}
+        where = {"tracker": f"http://{app.address}", "cache_quota": "64MiB"}
         async with (
             agent(tmp_path, "a", **where) as one,
             agent(tmp_path, "b", **where) as other,

@@ -18,7 +18,7 @@ def test_one_node(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/room", room())
     heads, row = run("df", "--agent", agent.address).stdout.splitlines()
     assert heads.split() == ["CAPACITY", "LIMIT", "USED", "USE", "HELD", "EVICTABLE", "MODELS"]
-    assert row.split() == "100 GB 80.0 GB 60.0 GB 75% 20.0 GB 40.0 GB 3".split()
+    assert " ".join(row.split()) == "100 GB 80.0 GB 60.0 GB 75% 20.0 GB 40.0 GB 3"
     document = json.loads(run("df", "--json", "--agent", agent.address).stdout)
     assert (document["bytes_used"], document["bytes_quota"]) == (60 * GB, 80 * GB)
 
