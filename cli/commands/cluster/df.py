@@ -30,14 +30,14 @@ def df(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
       p2pcache df --cluster
     """
     client = need_agent(loaded)
-    told = client.cluster_room() if cluster else {"room": [client.room()]}
+    told: dict[str, Any] = client.cluster_room() if cluster else {"room": [client.room()]}
     rows = sorted(told["room"], key=lambda row: str(row.get("name") or row.get("node", "")))
     if cluster:
-        told = told | {"room": rows, "sum": {key: sum(row[key] for row in rows) for key in _SUMMED}}
+        told = {**told, "room": rows, "sum": {k: sum(row[k] for row in rows) for k in _SUMMED}}
     if as_json:
         emit_document(told if cluster else rows[0])
         return
-    shown = [*rows, *([told["sum"] | {"name": "(pool)"}] if cluster else ())]
+    shown = [*rows, *([{**told["sum"], "name": "(pool)"}] if cluster else ())]
     heads = (
         *node_heads(shown=cluster),
         "CAPACITY",

@@ -1,7 +1,8 @@
 """Whether a process still lives: its number alone doesn't say, for numbers are used again."""
 
-from p2pcache.io.host.process_names import PROC
+from pathlib import Path
 
+PROC = Path("/proc")
 _START = (
     19  # field 22 of /proc/PID/stat, counted behind the name, which may hold spaces and brackets
 )
