@@ -120,7 +120,7 @@ class CacheCalls:
         caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "unpin", model=str(ref), name=name):
             ended = await self._claims.unpin(ref, name)
-        return server.json_response({"ended": [claim.as_json() for claim in ended]})
+        return server.json_response({"unpinned": [claim.as_json() for claim in ended]})
 
     async def post_release(self, request: web.Request) -> web.Response:
         """End the holds of a name, in the caller's namespaces."""
@@ -128,7 +128,7 @@ class CacheCalls:
         caller = request[CALLER]
         with Entry(caller.who, "release", name=name):
             ended = await self._claims.end_holds(name, caller.sees)
-        return server.json_response({"ended": [claim.as_json() for claim in ended]})
+        return server.json_response({"released": [claim.as_json() for claim in ended]})
 
     async def get_room(self, request: web.Request) -> web.Response:
         """How full this cache is."""

@@ -25,5 +25,5 @@ def release(name: str, as_json: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document(answer)
         return
-    for row in answer["ended"]:
+    for row in answer["released"]:
         emit(f"released {clean(row['ref'])} from {clean(row['name'])}")

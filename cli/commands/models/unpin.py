@@ -31,5 +31,5 @@ def unpin(ref: str, name: str, as_json: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document(answer)
         return
-    for row in answer["ended"]:
+    for row in answer["unpinned"]:
         emit(f"unpinned {wanted} by {clean(row['name'])}")

@@ -153,7 +153,7 @@ async def test_no_namespace_has_a_say_in_anothers(tmp_path: Path, origin: str) -
             _, told = await ask(session, "GET", "/v1/pins")
             assert [row["ref"] for row in told["pins"]] == ["other/m:v1"]
             _, told = await ask(session, "POST", "/v1/release", json={"name": "svc"})
-            assert [row["ref"] for row in told["ended"]] == ["other/m:v1"]
+            assert [row["ref"] for row in told["released"]] == ["other/m:v1"]
         async with over_tcp(app, team) as session:
             _, told = await ask(session, "GET", "/v1/pins")
             assert [row["ref"] for row in told["pins"]] == ["team/m0:v1"]

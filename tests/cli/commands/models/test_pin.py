@@ -17,7 +17,7 @@ ROW = {
 
 def test_pin_and_unpin(agent: FakeAgent, run: Run) -> None:
     agent.document("POST /v1/pins", ROW)
-    agent.document("DELETE /v1/pins", {"ended": [ROW]})
+    agent.document("DELETE /v1/pins", {"unpinned": [ROW]})
     told = run("pin", "team/a:v1", "--name", "prod", "--for", "30d", "--agent", agent.address)
     assert told.stdout == "pinned team/a:v1 by prod for 30d\n"
     assert json.loads(agent.bodies[0]) == {"ref": "team/a:v1", "name": "prod", "for_s": 30 * 86400}
@@ -47,7 +47,7 @@ def test_pins_says_what_is_left(agent: FakeAgent, run: Run) -> None:
 
 
 def test_release(agent: FakeAgent, run: Run) -> None:
-    agent.document("POST /v1/release", {"ended": [ROW | {"name": "svc"}]})
+    agent.document("POST /v1/release", {"released": [ROW | {"name": "svc"}]})
     assert run("release", "svc", "--agent", agent.address).stdout == "released team/a:v1 from svc\n"
 
 
