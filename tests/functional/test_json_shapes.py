@@ -101,11 +101,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         ask("df", "--cluster", shape="df --cluster")
         ask("ls", "--cluster", shape="ls --cluster")
         ask("pull", "m:v1", "--hold", "job")
-        for words in (
-            ("df",), ("pin", "m:v1", "--name", "prod"), ("pins",), ("unpin", "m:v1"), ("release", "job"),
-            ("evict", "m:v1", "--dry-run"),
-        ):  # fmt: skip
-            ask(*words)
+        ask("df")
+        ask("pin", "m:v1", "--name", "prod")
+        ask("pins")
+        ask("unpin", "m:v1")
+        ask("release", "job")
+        ask("evict", "m:v1", "--dry-run")
         ask("pull", "none:v1", code=3)
         ask("doctor")
         ask("bench", "--cache-dir", str(folder / "bench"), "--origin", cluster.origin, agent=None)
