@@ -131,6 +131,7 @@ class ModelDoor:
         store = download.swarm.store
         client = f"door-{next(self._count)}"
         with download.client(model.ref):
+            store.pin()  # it isn't evicted between two pieces
             try:
                 if not store.complete:
                     runs = await pools.WORK.run(runs_of, layout, [file.path])
@@ -144,6 +145,7 @@ class ModelDoor:
                             _read, download, part.chunk, part.start + offset, length
                         )
             finally:
+                store.unpin()
                 download.forget_wish(client)
         if store.complete and download.ended.done():
             await self._publish(model)

@@ -23,7 +23,7 @@ from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
-from tests.agent.kit import HeldReads, agent, make_model, push
+from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 WEIGHTS = os.urandom(3_000_000)
 FILES = {
@@ -253,3 +253,22 @@ async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="hf_listen"):
         async with agent(tmp_path, hf_listen="0.0.0.0:0"):
             pass
+
+
+async def test_a_model_stays_while_it_is_read(tmp_path: Path) -> None:
+    files = {"w.bin": os.urandom(48 << 20)}  # more than the sockets' buffers take
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/big:latest")
+    async with door(tmp_path) as app, asyncio.timeout(50):
+        await pull(app, "acme/big")
+        wish = {"json": {"ref": "acme/big"}}
+        path = "/acme/big/resolve/main/w.bin"
+        async with aiohttp.ClientSession(endpoint(app)) as hub, hub.get(path) as reading:
+            assert reading.status == 200
+            assert len(await reading.content.readexactly(1000)) == 1000
+            async with client(app) as session, session.post("/v1/evict", **wish) as answer:
+                assert answer.status == 409
+            assert 1000 + len(await reading.read()) == len(files["w.bin"])
+        while app.downloads.in_use:
+            await asyncio.sleep(0.01)
+        async with client(app) as session, session.post("/v1/evict", **wish) as answer:
+            assert answer.status == 200
