@@ -144,6 +144,7 @@ class GreedyDualSize:
             self._sizes[request.key] = request.size_bytes
             self._filled += request.size_bytes
         worth = 1.0 if self._by_bytes else 1e9 / request.size_bytes
+        self._values.pop(request.key, None)  # of equals the one used longest ago goes
         self._values[request.key] = self._level + worth
         return had
 

@@ -260,15 +260,15 @@ async def test_a_model_stays_while_it_is_read(tmp_path: Path) -> None:
     push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/big:latest")
     async with door(tmp_path) as app, asyncio.timeout(50):
         await pull(app, "acme/big")
-        wish = {"json": {"ref": "acme/big"}}
+        wish = {"ref": "acme/big"}
         path = "/acme/big/resolve/main/w.bin"
         async with aiohttp.ClientSession(endpoint(app)) as hub, hub.get(path) as reading:
             assert reading.status == 200
             assert len(await reading.content.readexactly(1000)) == 1000
-            async with client(app) as session, session.post("/v1/evict", **wish) as answer:
+            async with client(app) as session, session.post("/v1/evict", json=wish) as answer:
                 assert answer.status == 409
             assert 1000 + len(await reading.read()) == len(files["w.bin"])
         while app.downloads.in_use:
             await asyncio.sleep(0.01)
-        async with client(app) as session, session.post("/v1/evict", **wish) as answer:
+        async with client(app) as session, session.post("/v1/evict", json=wish) as answer:
             assert answer.status == 200
