@@ -12,11 +12,12 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.ids import parse_node
 from p2pcache.io.http.connection_limits import admit, rated
 from p2pcache.io.http.server import encoded_response, json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.public_words import openly
-from p2pcache.tracker.answers import Answers
+from p2pcache.tracker.answers import PACKED_BYTES, Answers, Made
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.views import Views
@@ -26,6 +27,7 @@ EVERYONE = Rate(500, 2000)  # views for all addresses: half a core at most
 # A ref that wasn't asked for lately costs a read of the storage, and members must not wait behind strangers.
 LOCATE_EACH = Rate(20, 100)
 LOCATE_EVERYONE = Rate(50, 200)
+MOST_DIGITS = 16  # of the number of a row
 UNLIMITED = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
 
 # The page runs its own script and style, and talks to this tracker only, whatever a member's name contains.
@@ -39,7 +41,10 @@ _PAGE_HEADERS = {
 _PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/page/page.css": ("page.css", "text/css"),
-    "/page/page.js": ("page.js", "text/javascript"),
+    **{
+        f"/page/{name}.js": (f"{name}.js", "text/javascript")
+        for name in ("page", "dom", "words", "models", "nodes", "panel", "last_hour", "bars")
+    },
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 
@@ -64,7 +69,9 @@ class Api:
             web.get("/healthz", self.get_healthz), web.get("/readyz", self.get_readyz),
             web.get("/metrics", self.get_metrics), web.get("/v1/nodes", self.get_nodes),
             web.get("/v1/swarms", self.get_swarms), web.get("/v1/status", self.get_status),
-            web.get("/v1/locate", self.get_locate), web.get("/v1/swarm", self.get_swarm), *_page_routes(),
+            web.get("/v1/locate", self.get_locate), web.get("/v1/swarm", self.get_swarm),
+            web.get("/v1/node", self.get_node), web.get("/v1/last-hour", self.get_last_hour),
+            *_page_routes(),
         ])  # fmt: skip
         return app
 
@@ -80,26 +87,37 @@ class Api:
 
     async def get_metrics(self, _: web.Request) -> web.Response:
         """Prometheus text."""
-        body = await self._answers.kept("metrics", self._scrape)
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        made = await self._answers.kept("metrics", self._scrape)
+        return web.Response(body=made.body, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    async def get_nodes(self, _: web.Request) -> web.Response:
+    async def get_nodes(self, request: web.Request) -> web.Response:
         """Every member."""
-        return encoded_response(await self._answers.nodes())
+        return await _packed(request, await self._answers.nodes())
 
-    async def get_swarms(self, _: web.Request) -> web.Response:
+    async def get_node(self, request: web.Request) -> web.Response:
+        """One member with its models."""
+        node = parse_node(request.query.get("id", ""))
+        return await _packed(request, await self._answers.node(node))
+
+    async def get_swarms(self, request: web.Request) -> web.Response:
         """Every swarm."""
-        return encoded_response(await self._answers.swarms())
+        return await _packed(request, await self._answers.swarms())
 
     async def get_swarm(self, request: web.Request) -> web.Response:
         """One swarm with its members."""
-        return encoded_response(await self._answers.swarm(request.query.get("digest", "")))
+        made = await self._answers.swarm(request.query.get("digest", ""))
+        return await _packed(request, made)
+
+    async def get_last_hour(self, request: web.Request) -> web.Response:
+        """What happened within the last hour."""
+        events, pulls = _number(request, "events_after"), _number(request, "pulls_after")
+        return await _packed(request, await self._answers.last_hour(events, pulls))
 
     async def get_locate(self, request: web.Request) -> web.Response:
         """Which nodes have a model: for schedulers."""
         await admit(self._locates, f"ip={request.remote}")
         try:
-            return encoded_response(await self._answers.locate(wanted_ref(request)))
+            return await _packed(request, await self._answers.locate(wanted_ref(request)))
         except NoContainer as error:
             raise NotFound(openly(error)) from None
         except (NotFound, UsageError):  # our own text, without anything from storage
@@ -107,12 +125,35 @@ class Api:
         except P2PCacheError as error:
             raise type(error)(openly(error)) from None
 
-    async def get_status(self, _: web.Request) -> web.Response:
+    async def get_status(self, request: web.Request) -> web.Response:
         """The tracker at a glance."""
-        return encoded_response(await self._answers.status())
+        return await _packed(request, await self._answers.status())
 
     async def _scrape(self) -> bytes:
         return generate_latest(self._metrics.registry)
+
+
+async def _packed(request: web.Request, made: Made) -> web.Response:
+    """An answer, packed for who takes that, as browsers do."""
+    if len(made.body) < PACKED_BYTES or "gzip" not in request.headers.get("Accept-Encoding", ""):
+        answer = encoded_response(made.body)
+    else:
+        answer = encoded_response(await made.packed())
+        answer.headers["Content-Encoding"] = "gzip"
+    answer.headers["Vary"] = "Accept-Encoding"
+    return answer
+
+
+def _number(request: web.Request, name: str) -> int:
+    """A parameter of a request; 0 without it.
+
+    Raises:
+        UsageError: it is no number.
+    """
+    text = request.query.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < MOST_DIGITS):
+        raise UsageError(f"{name} is a number")
+    return int(text)
 
 
 def _page_routes() -> list[web.RouteDef]:

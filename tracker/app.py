@@ -24,6 +24,8 @@ from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.api import Api
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.last_hour.last_hour import LastHour
+from p2pcache.tracker.last_hour.traffic import EVERY_S
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.node_questions import NodeQuestions
@@ -86,12 +88,14 @@ class TrackerApp:
         )
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
-        self._answers = Answers(self._views)
+        self._last_hour = LastHour(self.tracking, self._clock)
+        self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
         questions = Questions(self.catalog, self._answers, warming, of_nodes)
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
-            catalog=self.catalog, tasks=self._tasks, clock=self._clock, certified=self.tls is not None,
+            catalog=self.catalog, tasks=self._tasks, clock=self._clock, last_hour=self._last_hour,
+            certified=self.tls is not None,
         )  # fmt: skip
         warming.send_to = of_nodes.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
@@ -123,11 +127,13 @@ class TrackerApp:
                 self._lag.start(self._tasks)
                 self._tasks.every(LOOK_S, self._clock.keep_awake, name="clock")
                 self._tasks.every(PROBE_S, self._probe, name="probe")
+                self._tasks.every(EVERY_S, self._last_hour.sample, name="last-hour")
                 self._tasks.every(NOTES_S, self._note, name="notes")
                 self._tasks.every(KEY_WATCH_S, self._key.watch, name="key")
                 if self.tls is not None:
                     self._tasks.every(WATCH_S, self.tls.watch, name="certificate")
                 self._tasks.spawn_contained(self._probe(), name="first-probe")
+                await self._last_hour.sample()
                 self._say_hello()
                 yield
                 _log.info("stopping: saying goodbye to %d members", len(self.members))

@@ -90,11 +90,11 @@ class Questions:
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes":
-                return _whole(await self._answers.nodes())
+                return _whole((await self._answers.nodes()).body)
             case "status":
-                return _whole(await self._answers.status())
+                return _whole((await self._answers.status()).body)
             case "locate":
-                return _whole(await self._answers.locate(Ref.parse(ask.text)))
+                return _whole((await self._answers.locate(Ref.parse(ask.text))).body)
             case "warm":
                 return _json(await self.warming.warm(ask.text))
             case "swarms":

@@ -9,6 +9,8 @@ import p2pcache
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
+from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.errors import NotFound
 from p2pcache.ids import NodeId, Ref, format_node
@@ -18,6 +20,7 @@ from p2pcache.tracker.catalog import Catalog
 
 ROWS_S = 0.005  # of rows at once
 MAX_MEMBERS = 2000  # of one swarm in one answer: half a megabyte
+MAX_MODELS = 2000  # of one node in one answer, the same
 
 
 class Views:
@@ -42,13 +45,7 @@ class Views:
         unreached = self._tracking.unreached(now)
         rows = []
         for node, n in sorted(self._tracking.registry.nodes.items()):
-            rows.append({
-                "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
-                "site": n.member.site, "version": n.version, "models": len(n.digests),
-                "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
-                "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
-                "unreached": node in unreached,
-            })  # fmt: skip
+            rows.append(_node_row(node, n, now, unreached=node in unreached))
             await breaks.after_row()
         gone = []
         for node, one in self._tracking.registry.departed_since(now - REMEMBERED_S).items():
@@ -59,6 +56,39 @@ class Views:
             })  # fmt: skip
             await breaks.after_row()
         return {"nodes": rows, "gone": gone[::-1]}
+
+    async def node(self, node: NodeId) -> dict[str, object]:
+        """One member with its models, the least complete first.
+
+        Raises:
+            NotFound: it is no member.
+        """
+        record = self._tracking.registry.nodes.get(node)
+        if record is None:
+            raise NotFound("no member has this id; GET /v1/nodes lists them")
+        now, breaks = self._clock.now(), Breaks()
+        shares = []
+        for digest in list(record.digests):
+            if (held := self._member_of(digest, node)) is not None:
+                shares.append((held[0].share_of(held[1]), digest))
+            await breaks.after_row()
+        shares.sort()
+        rows = []
+        for _, digest in shares[:MAX_MODELS]:
+            if (held := self._member_of(digest, node)) is not None:  # it may leave meanwhile
+                swarm, ledger = held[0], held[0].ledger
+                rows.append({
+                    "digest": digest, "label": ledger.label, "bytes": ledger.total_bytes,
+                    "stopped_at_run": swarm.book.stopped, **self._progress(swarm, node, now),
+                })  # fmt: skip
+            await breaks.after_row()
+        row = _node_row(node, record, now, unreached=node in self._tracking.unreached(now))
+        return {**row, "held": rows, "left_out": max(0, len(shares) - MAX_MODELS)}
+
+    def _member_of(self, digest: str, node: NodeId) -> tuple[SwarmTracker, MemberRecord] | None:
+        swarm = self._tracking.swarms.get(digest)
+        record = swarm.roster.members.get(node) if swarm is not None else None
+        return None if swarm is None or record is None else (swarm, record)
 
     async def swarms(self) -> dict[str, object]:
         """Every swarm, by digest."""
@@ -83,21 +113,25 @@ class Views:
             shares.append((record.have.bit_count(), node))
             await breaks.after_row()
         shares.sort()
-        rows = []
+        rows, now = [], self._clock.now()
         for _, node in shares[:MAX_MEMBERS]:
             if node in swarm.roster:  # it may leave meanwhile
-                rows.append(self._member(swarm, node))
+                holder = self._holder(swarm, node)[1]
+                rows.append({**holder, **self._progress(swarm, node, now)})
             await breaks.after_row()
         left_out = max(0, len(shares) - MAX_MEMBERS)
-        row = await _row(swarm, self._clock.now(), breaks)
+        row = await _row(swarm, now, breaks)
         return {**row, "members": rows, "left_out": left_out}
 
-    def _member(self, swarm: SwarmTracker, node: NodeId) -> dict[str, Any]:
-        peers, origin, local = swarm.ledger.of(node)
+    def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
+        taken, record = swarm.ledger.of(node), swarm.roster.members[node]
+        share, pull = swarm.share_of(record), record.pull
         return {
-            **self._holder(swarm, node)[1], "leases": len(swarm.book.runs_of(node)),
-            "shunned": node in swarm.roster.banned,
-            "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
+            "share": round(share, 4), "complete": share == 1.0,
+            "leases": len(swarm.book.runs_of(node)), "shunned": node in swarm.roster.banned,
+            "bytes_peers": taken[0], "bytes_origin": taken[1], "bytes_local": taken[2],
+            "pulling_s": None if pull is None else round(now - pull.since, 1),
+            "rate": 0 if pull is None else round(pull.rate(taken, now)),
         }  # fmt: skip
 
     async def digest_of(self, ref: Ref) -> str:
@@ -132,8 +166,7 @@ class Views:
 
     def _holder(self, swarm: SwarmTracker, node: NodeId) -> tuple[float, dict[str, Any]]:
         record = self._tracking.registry.nodes[node]
-        runs = swarm.book.run_count
-        share = swarm.roster.members[node].have.bit_count() / runs if runs else 1.0
+        share = swarm.share_of(swarm.roster.members[node])
         return share, {
             "node": format_node(node), "name": record.name, "address": record.member.address,
             "rack": record.member.rack, "site": record.member.site, "connected": record.connected,
@@ -167,11 +200,26 @@ class Breaks:
             self._until = time.monotonic() + ROWS_S
 
 
+def _node_row(node: NodeId, n: Node, now: float, *, unreached: bool) -> dict[str, object]:
+    return {
+        "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
+        "site": n.member.site, "version": n.version, "models": len(n.digests),
+        "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
+        "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
+        "unreached": unreached,
+    }  # fmt: skip
+
+
 async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, object]:
     book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
-    runs = 0
+    runs, pulling, missing, rate = 0, 0, 0, 0.0
     for member in list(roster.members.values()):
-        runs += member.have.bit_count()
+        has = member.have.bit_count()
+        runs += has
+        if member.pull is not None:
+            pulling += 1
+            missing += book.run_count - has
+            rate += member.pull.rate(ledger.of(member.node), now)
         await breaks.after_row()
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
@@ -182,5 +230,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.barrier.holds(now),
+        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": pulling,
+        "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
+        "rate": round(rate), "moved_peers": ledger.moved_peers, "moved_origin": ledger.moved_origin,
     }  # fmt: skip

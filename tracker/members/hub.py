@@ -38,6 +38,7 @@ from p2pcache.io.http.connection_limits import abort, count_as_idle, trust
 from p2pcache.io.security.tls import check_role
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.last_hour.last_hour import LastHour
 from p2pcache.tracker.members.connection import CLOSE_S, Connection, greet, receive
 from p2pcache.tracker.members.dialback_dialer import DialbackDialer
 from p2pcache.tracker.members.handshake_places import HandshakePlaces
@@ -70,6 +71,7 @@ class MemberHub:
         catalog: Catalog,
         tasks: Tasks,
         clock: Clock,
+        last_hour: LastHour,
         certified: bool = False,
     ) -> None:
         """No member yet.
@@ -82,6 +84,7 @@ class MemberHub:
             catalog: reads the origin, for the witness.
             tasks: owner of the tasks of connections.
             clock: of deadlines.
+            last_hour: notes what people should know.
             certified: members show certificates.
         """
         self.messages: dict[str, int] = {}  # received, by kind
@@ -93,6 +96,7 @@ class MemberHub:
         self._questions = questions
         self._tasks = tasks
         self._clock = clock
+        self._last_hour = last_hour
         self._certified = certified
         self._live: dict[NodeId, Connection] = {}
         self._twins = ClonedIds()
@@ -282,6 +286,7 @@ class MemberHub:
 
     def _act(self, output: Output) -> None:
         """Perform an output that isn't a message."""
+        self._last_hour.hear(output)
         match output:
             case Unreached():
                 self.log.on_unreached(output)

@@ -3,7 +3,7 @@
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.origin_integrity import OddReason, WitnessReport
-from p2pcache.core.membership.outputs import Output, ReadRun, Send, StorageNotice
+from p2pcache.core.membership.outputs import Output, ReadRun, Send, Stopped, StorageNotice
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol import messages as m
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -111,5 +111,6 @@ class OriginDoubts:
             text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
             accusers = self._integrity.accusers(run)
             out += [StorageNotice(node, self._digest, text) for node in accusers]
+            out += [Stopped(node, self._digest) for node in accusers[:1]]
             stop = self.stop_message()
             out.extend(Send(other, stop) for other in self._roster.needy())

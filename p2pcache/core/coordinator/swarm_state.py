@@ -20,9 +20,10 @@ from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.origin_integrity import WitnessReport, by_id, witnesses_but
 from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.dialback import DialBacks
-from p2pcache.core.membership.member_record import Standing
-from p2pcache.core.membership.outputs import Output, Send
+from p2pcache.core.membership.member_record import MemberRecord, Standing
+from p2pcache.core.membership.outputs import Output, PullEnded, Send, Shunned
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.running_pull import PullEnd, RunningPull
 from p2pcache.core.membership.usage_ledger import UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
@@ -154,7 +155,7 @@ class SwarmTracker:
         if record is not None:
             self.stuck_runs.on_stuck(record, said, now, out)
 
-    def on_blame(self, accuser: NodeId, node: NodeId, now: float) -> None:
+    def on_blame(self, accuser: NodeId, node: NodeId, now: float, out: list[Output]) -> None:
         """A member got bytes from another one that don't match."""
         record = self.roster.members.get(node)
         bearer = self._bearer(accuser)
@@ -169,6 +170,7 @@ class SwarmTracker:
             self.book.drop_reader(node, now)
             self.roster.ban(record)
             self.lost_runs.suspect(now)
+            out.append(Shunned(node, self.digest))
 
     def on_witness_report(
         self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
@@ -186,14 +188,21 @@ class SwarmTracker:
         if node in self._unreached:
             self.stuck_runs.perhaps_lost.add(node)
 
-    def on_left(self, node: NodeId, now: float) -> None:
-        """A member has nothing of this model any more, or is gone."""
+    def on_left(self, node: NodeId, end: PullEnd, now: float, out: list[Output]) -> None:
+        """A member has nothing of this model any more, or is gone: so its pull ends, if there is one."""
+        if node in self.roster:
+            self._end_pull(self.roster.members[node], end, now, out)
         self.book.drop_reader(node, now)
         self.stuck_runs.on_left(node)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
         self.lost_runs.suspect(now)
         self.roster.remove(node)
+
+    def share_of(self, record: MemberRecord) -> float:
+        """How much of the model a member has that isn't banned, 0 to 1."""
+        runs = self.roster.run_count
+        return record.have.bit_count() / runs if runs else 1.0
 
     # -- what follows ------------------------------------------------------------------------------
 
@@ -254,17 +263,32 @@ class SwarmTracker:
         record = self.roster.enter(update.member)
         figures = (said.label, said.total_bytes, said.taken)
         if figures != record.figures:
-            record.figures = figures
-            self.ledger.on_figures(node, said)
+            known, record.figures = bool(record.figures[2]), figures
+            self.ledger.on_figures(node, said, known=known)
         record.pulls_all = said.pulled
         if record.have & ~have:
             self.lost_runs.suspect(now)
         self._update_have(node, have, now, update.out)
+        fetches = said.pulled and not said.complete
+        if fetches and record.pull is None:
+            record.pull = RunningPull(now, self.ledger.of(node))
+        elif not fetches:
+            end = PullEnd.COMPLETE if said.complete else PullEnd.UNFINISHED
+            self._end_pull(record, end, now, update.out)
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
         if self.lost_runs.busy:
             self.lost_runs.on_answer(node)
+
+    def _end_pull(self, record: MemberRecord, end: PullEnd, now: float, out: list[Output]) -> None:
+        pull, record.pull = record.pull, None
+        if pull is not None:
+            ledger = self.ledger
+            out.append(PullEnded(
+                record.node, self.digest, ledger.label, end, self.share_of(record), now - pull.since,
+                ledger.total_bytes, pull.brought(ledger.of(record.node)),
+            ))  # fmt: skip
 
     def _update_have(
         self, node: NodeId, have: RunSet, now: float, out: list[Output], flow_s: float = 0.0

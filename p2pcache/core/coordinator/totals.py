@@ -14,6 +14,8 @@ class Totals:
     rescues: int = 0  # runs granted again that a live node had
     polls: int = 0
     blames: int = 0
+    moved_peers: int = 0  # bytes that members took from each other, as they tell
+    moved_origin: int = 0  # and from the origin
     lease_ends: Counter[str] = field(default_factory=Counter)  # by why
 
     def include(self, swarm: SwarmTracker) -> None:
@@ -22,4 +24,6 @@ class Totals:
         self.rescues += swarm.book.regranted
         self.polls += swarm.lost_runs.polls
         self.blames += swarm.blames
+        self.moved_peers += swarm.ledger.moved_peers
+        self.moved_origin += swarm.ledger.moved_origin
         self.lease_ends.update(swarm.book.ends)

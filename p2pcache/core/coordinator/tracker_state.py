@@ -303,7 +303,7 @@ class TrackerState:
             case m.Stuck():
                 swarm.on_stuck(node, message, now, out)
             case m.Blame():
-                swarm.on_blame(node, message.node, now)
+                swarm.on_blame(node, message.node, now, out)
         self._settle(swarm, now, out)
 
     def _join(
@@ -335,7 +335,7 @@ class TrackerState:
             return
         record.give_back(digest)
         swarm = self.swarms[digest]
-        swarm.on_left(node, now)
+        swarm.on_left(node, self.registry.pull_end(node), now, out)
         if len(swarm.roster):
             self._settle_soon(swarm, now)
         else:

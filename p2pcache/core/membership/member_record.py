@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
+from p2pcache.core.membership.running_pull import RunningPull
 from p2pcache.core.protocol.messages import Member
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -102,6 +103,9 @@ class MemberRecord:
     read_again: int = 0  # runs that were to be read again for it then
     storage_doubted: bool = False  # people were told that it read wrong bytes
     figures: tuple[str, int, tuple[int, ...]] = ("", 0, ())  # for people: label, bytes, bytes taken
+    pull: RunningPull | None = (
+        None  # for people: while it fetches the whole model, as it says itself
+    )
     complaints: Complaints | None = None  # None: nobody ever complained
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.running_pull import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.ids import NodeId, RunIndex
 
@@ -71,6 +72,38 @@ class Left:
 
 
 @dataclass(slots=True)
+class Shunned:
+    """People should know: a member sent wrong bytes of a model, and nobody asks it for that model any more."""
+
+    node: NodeId
+    digest: str
+
+
+@dataclass(slots=True)
+class Stopped:
+    """People should know: a model's bytes in storage are wrong, and nobody gets leases for it."""
+
+    node: NodeId  # one that read them wrong
+    digest: str
+
+
+@dataclass(slots=True)
+class PullEnded:
+    """People should know: a member fetches a model no longer."""
+
+    node: NodeId
+    digest: str
+    label: str  # a ref of the model
+    end: PullEnd
+    share: float  # of the model that it has, 0 to 1
+    seconds: float  # since the tracker heard that it began
+    total_bytes: int  # of the model
+    taken: tuple[
+        int, int, int
+    ]  # bytes that the pull brought: from peers, the origin, the member's own cache
+
+
+@dataclass(slots=True)
 class ReadRun:
     """Read a run from the origin and prove it, as a witness; always ends in `TrackerState.on_witness_report`."""
 
@@ -79,4 +112,7 @@ class ReadRun:
     run: RunIndex
 
 
-Output = Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun | Joined | Left
+Output = (
+    Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun | Joined | Left | Shunned
+    | Stopped | PullEnded
+)  # fmt: skip

@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from p2pcache.core.membership.running_pull import PullEnd
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
@@ -139,6 +140,13 @@ class Registry:
             if len(self.departed) > MOST_DEPARTED:
                 self.departed.popitem(last=False)
         return record
+
+    def pull_end(self, node: NodeId) -> PullEnd:
+        """How the pulls end of a node that leaves a swarm: it is a member still, or it is gone."""
+        gone = self.departed.get(node)
+        if gone is None:
+            return PullEnd.UNFINISHED
+        return PullEnd.LOST if gone.lost else PullEnd.LEFT
 
     def departed_since(self, since: float) -> dict[NodeId, LeftNode]:
         """Nodes that are gone since a time; those that went before are forgotten."""

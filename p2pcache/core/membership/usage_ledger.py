@@ -22,6 +22,7 @@ class UsageLedger:
         self.peers = 0
         self.origin = 0
         self.local = 0
+        self.moved_peers = self.moved_origin = 0  # of them: what came while its taker was here
         self._last: dict[NodeId, tuple[int, int, int]] = {}
 
     @property
@@ -29,8 +30,14 @@ class UsageLedger:
         """Bytes read from the origin over the model's bytes; None while the size isn't known."""
         return self.origin / self.total_bytes if self.total_bytes else None
 
-    def on_figures(self, node: NodeId, said: SwarmState) -> None:
-        """A member said other figures than before; they were checked."""
+    def on_figures(self, node: NodeId, said: SwarmState, *, known: bool = False) -> None:
+        """A member said other figures than before; they were checked.
+
+        Args:
+            node: its id.
+            said: what it says.
+            known: it told figures before; else it may tell of what it took before this tracker started.
+        """
         self.label = said.label or self.label
         self.total_bytes = said.total_bytes or self.total_bytes
         if not any(said.taken):
@@ -40,6 +47,11 @@ class UsageLedger:
         fresh = [b - a if b >= a else b for a, b in zip(before, now, strict=True)]
         self.peers, self.origin = self.peers + fresh[0], self.origin + fresh[1]
         self.local += fresh[2]
+        if known:
+            self.moved_peers, self.moved_origin = (
+                self.moved_peers + fresh[0],
+                self.moved_origin + fresh[1],
+            )
         if node not in self._last and len(self._last) >= MAX_FIGURES:
             self._last.pop(next(iter(self._last)))
         self._last[node] = now

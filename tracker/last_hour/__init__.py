@@ -1,0 +1,1 @@
+"""What happened within the last hour, in bounded memory, for the tracker's page."""
