@@ -317,7 +317,8 @@ class AgentApp:
         """A sign of life, with the states of swarms that want runs."""
         usage = self.context.usage
         active = self.context.told.active(self.downloads.swarms.values())
-        return m.Heartbeat(self.net.load, active, usage.free_bytes, usage.cached_bytes)
+        ended = self.journal.take_untold()
+        return m.Heartbeat(self.net.load, active, usage.free_bytes, usage.cached_bytes, ended)
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""

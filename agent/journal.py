@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from p2pcache.errors import P2PCacheError
+from p2pcache.core.protocol.messages import MAX_ENDED, EndedPull
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.io import pools
 from p2pcache.io.disk.agent_db import HistoryRow
 from p2pcache.io.models.store import Store
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 # From a small model on a fast link to a large one over 1 GbE.
 BUCKETS_S = (1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0)
 MAX_MESSAGE_CHARS = 300
+CALLERS_FAULT = (
+    UsageError.exit_code,
+    NotFound.exit_code,
+)  # what was asked for may be no model's name
 MAX_WAITING = 1000  # rows that aren't on disk yet: a full disk must not fill the memory, too
 
 
@@ -53,6 +58,7 @@ class Journal:
         self.hits = 0  # pulls of models that were complete here already
         self.pull_bytes = 0  # of the models whose pulls completed
         self.durations = Durations()
+        self._untold: deque[EndedPull] = deque(maxlen=MAX_ENDED)  # the tracker hasn't heard of them
         self._store = store
         self._tasks = tasks
         self._waiting: deque[HistoryRow] = deque(maxlen=MAX_WAITING)
@@ -87,6 +93,12 @@ class Journal:
         if action == "pull" and not code:
             self.durations.count(seconds)
             self.pull_bytes += size_bytes
+        if action in ("pull", "warm") and code not in CALLERS_FAULT:
+            known, by = ref.partition("@")[0] if digest else "", sources or {}
+            taken = by.get("bytes_peers", 0), by.get("bytes_origin", 0), by.get("bytes_local", 0)
+            self._untold.append(
+                EndedPull(digest, known, code, round(seconds, 3), size_bytes, taken)
+            )
         message = str(error)[:MAX_MESSAGE_CHARS] if error is not None else ""
         self._waiting.append(HistoryRow(
             time.time(), action, ref, digest, size_bytes, round(seconds, 3),
@@ -96,6 +108,12 @@ class Journal:
         with contextlib.suppress(RuntimeError):  # the daemon stops: `close` writes the row
             work = pools.STEPS.run(self._write)
             self._tasks.spawn_contained(work, name="journal")
+
+    def take_untold(self) -> tuple[EndedPull, ...]:
+        """The pulls that ended since the last call, for the tracker; of many the latest."""
+        untold = tuple(self._untold)
+        self._untold.clear()
+        return untold
 
     @contextlib.contextmanager
     def failures(self, action: str, ref: str) -> Iterator[None]:

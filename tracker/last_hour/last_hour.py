@@ -1,6 +1,7 @@
 """What people should know of the last hour: which nodes came and went, which pulls ended how, how much flowed.
 
-It holds nothing that a stranger who had watched the tracker's other views wouldn't have seen there.
+It has names, times, figures and exit codes, as the daemons' other views and metrics have them, and no text of an error:
+strangers may read it.
 """
 
 from collections.abc import Sequence
@@ -101,7 +102,7 @@ class LastHour:
         row = {
             "number": self._pulls.last + 1, "at": self._at(),
             "node": format_node(pull.node), "name": self._name(pull.node),
-            "digest": pull.digest, "label": pull.label, "end": pull.end, "share": round(pull.share, 4),
+            "digest": pull.digest, "label": pull.label, "end": pull.end, "code": pull.code, "share": round(pull.share, 4),
             "seconds": round(pull.seconds, 1), "bytes": pull.total_bytes,
             "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
         }  # fmt: skip

@@ -15,6 +15,7 @@ MAX_STUCK_RUNS = 32  # a window; a member tells of more later
 MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
+MAX_SECONDS = 1e8  # three years: the same
 
 # -- complaints --
 BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie

@@ -188,10 +188,22 @@ class SwarmTracker:
         if node in self._unreached:
             self.stuck_runs.perhaps_lost.add(node)
 
-    def on_left(self, node: NodeId, end: PullEnd, now: float, out: list[Output]) -> None:
-        """A member has nothing of this model any more, or is gone: so its pull ends, if there is one."""
-        if node in self.roster:
-            self._end_pull(self.roster.members[node], end, now, out)
+    def on_left(self, node: NodeId, end: PullEnd | None, now: float, out: list[Output]) -> None:
+        """A member has nothing of this model any more, or is gone.
+
+        Args:
+            node: its id.
+            end: how its pull has ended, if there was one; None: it tells that itself.
+            now: seconds.
+            out: outputs are appended.
+        """
+        record = self.roster.members.get(node)
+        if record is not None and record.pull is not None and end is not None:
+            taken = record.pull.brought(self.ledger.of(node))
+            out.append(PullEnded(
+                node, self.digest, self.ledger.label, end, 0, self.share_of(record),
+                now - record.pull.since, self.ledger.total_bytes, taken,
+            ))  # fmt: skip
         self.book.drop_reader(node, now)
         self.stuck_runs.on_left(node)
         self.doubts.on_pull_over(node)
@@ -269,26 +281,15 @@ class SwarmTracker:
         if record.have & ~have:
             self.lost_runs.suspect(now)
         self._update_have(node, have, now, update.out)
-        fetches = said.pulled and not said.complete
-        if fetches and record.pull is None:
+        if not said.pulled or said.complete:
+            record.pull = None
+        elif record.pull is None:
             record.pull = RunningPull(now, self.ledger.of(node))
-        elif not fetches:
-            end = PullEnd.COMPLETE if said.complete else PullEnd.UNFINISHED
-            self._end_pull(record, end, now, update.out)
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
         if self.lost_runs.busy:
             self.lost_runs.on_answer(node)
-
-    def _end_pull(self, record: MemberRecord, end: PullEnd, now: float, out: list[Output]) -> None:
-        pull, record.pull = record.pull, None
-        if pull is not None:
-            ledger = self.ledger
-            out.append(PullEnded(
-                record.node, self.digest, ledger.label, end, self.share_of(record), now - pull.since,
-                ledger.total_bytes, pull.brought(ledger.of(record.node)),
-            ))  # fmt: skip
 
     def _update_have(
         self, node: NodeId, have: RunSet, now: float, out: list[Output], flow_s: float = 0.0

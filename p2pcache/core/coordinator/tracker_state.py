@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 
+from p2pcache.core.coordinator.ended_pulls import ended_pulls
 from p2pcache.core.coordinator.settings import (
     MAX_AWAITED,
     MAX_MEMBER_BYTES,
@@ -99,6 +100,7 @@ class TrackerState:
             case m.Heartbeat():
                 self.registry.on_heartbeat(node, message)
                 self._hear(record, message.swarms, now, out, announced=False)
+                out += ended_pulls(node, message.ended, self.swarms)
             case m.Enter(said):
                 waited = self._waiting.pick(node, said.digest)
                 swarm = self._join(record, said, now, out)

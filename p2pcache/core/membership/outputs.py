@@ -92,11 +92,12 @@ class PullEnded:
     """People should know: a member fetches a model no longer."""
 
     node: NodeId
-    digest: str
-    label: str  # a ref of the model
+    digest: str  # empty: the pull failed before it was known
+    label: str  # a ref of the model, or ""
     end: PullEnd
+    code: int  # exit code, as the member tells; 0 where its node is gone
     share: float  # of the model that it has, 0 to 1
-    seconds: float  # since the tracker heard that it began
+    seconds: float
     total_bytes: int  # of the model
     taken: tuple[
         int, int, int

@@ -141,11 +141,11 @@ class Registry:
                 self.departed.popitem(last=False)
         return record
 
-    def pull_end(self, node: NodeId) -> PullEnd:
-        """How the pulls end of a node that leaves a swarm: it is a member still, or it is gone."""
+    def pull_end(self, node: NodeId) -> PullEnd | None:
+        """How the pulls of a node that is gone have ended; None: it is a member, and tells that itself."""
         gone = self.departed.get(node)
         if gone is None:
-            return PullEnd.UNFINISHED
+            return None
         return PullEnd.LOST if gone.lost else PullEnd.LEFT
 
     def departed_since(self, since: float) -> dict[NodeId, LeftNode]:

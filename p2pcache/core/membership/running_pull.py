@@ -11,7 +11,8 @@ class PullEnd(StrEnum):
     """How a pull ended."""
 
     COMPLETE = "complete"
-    UNFINISHED = "unfinished"  # it failed or was cancelled; the member knows which
+    FAILED = "failed"
+    CANCELLED = "cancelled"  # somebody ended it, or all who waited for it left: no failure
     LEFT = "left"  # its node said goodbye
     LOST = "lost"  # its node fell silent
 

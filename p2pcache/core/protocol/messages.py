@@ -21,6 +21,7 @@ MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no messa
 # Of a message that doesn't list swarms: two bitmaps of the largest model, and thousands of numbers.
 MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
+MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
 MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
@@ -95,6 +96,17 @@ class Announce(_Message, tag=1, frozen=True):
     tells: bool = False  # it understands `NodeQuestion`
 
 
+class EndedPull(_Message, frozen=True):
+    """A pull or a warm that ended on the agent's node, for people to see."""
+
+    digest: str  # empty: it failed before this was known
+    label: str  # a ref of the model; empty if it isn't known to be one
+    code: int  # exit code
+    seconds: float  # its duration
+    total_bytes: int  # of what was pulled
+    taken: tuple[int, ...]  # bytes that it took: from peers, the origin, the node's own cache
+
+
 class Heartbeat(_Message, tag=2, frozen=True):
     """Sign of life every `heartbeat_s`, with the swarms that are active or whose have-set or leases changed."""
 
@@ -102,6 +114,7 @@ class Heartbeat(_Message, tag=2, frozen=True):
     swarms: tuple[SwarmState, ...] = ()
     free_bytes: int = 0
     cached_bytes: int = 0
+    ended: tuple[EndedPull, ...] = ()  # since the last one
 
 
 class Enter(_Message, tag=3, frozen=True):
