@@ -43,7 +43,7 @@ _PAGE_FILES = {
     "/page/page.css": ("page.css", "text/css"),
     **{
         f"/page/{name}.js": (f"{name}.js", "text/javascript")
-        for name in ("page", "dom", "words", "models", "nodes", "panel", "last_hour", "bars")
+        for name in ("page", "dom", "words", "rates", "models", "nodes", "panel", "last_hour")
     },
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
 }
