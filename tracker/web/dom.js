@@ -1,22 +1,24 @@
+"use strict";
 // Elements of the page. Whatever members say of themselves becomes text nodes, never markup.
 
-export const MAX_ROWS = 500; // more make a phone slow, and nobody reads them
+const dom = (() => {
+const MAX_ROWS = 500; // more make a phone slow, and nobody reads them
 
-export const $ = (id) => document.getElementById(id);
+const $ = (id) => document.getElementById(id);
 
-export function make(tag, className, parent) {
+function make(tag, className, parent) {
   const element = document.createElement(tag);
   if (className) element.className = className;
   if (parent) parent.append(element);
   return element;
 }
 
-export function say(element, text) {
+function say(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
 // One child per row, kept by key, so that nothing flickers and the focus stays where it was.
-export function reconcile(parent, rows, key, build, update) {
+function reconcile(parent, rows, key, build, update) {
   const known = new Map([...parent.children].map((child) => [child.dataset.key, child]));
   let place = parent.firstElementChild;
   for (const row of rows.slice(0, MAX_ROWS)) {
@@ -31,12 +33,12 @@ export function reconcile(parent, rows, key, build, update) {
   for (const child of known.values()) child.remove();
 }
 
-export function more(id, shown, all, what) {
+function more(id, shown, all, what) {
   $(id).hidden = all <= shown;
   say($(id), `and ${all - shown} more ${what}`);
 }
 
-export function buildBar(parent) {
+function buildBar(parent) {
   const bar = make("span", "bar", parent);
   bar.setAttribute("role", "progressbar");
   bar.setAttribute("aria-valuemin", "0");
@@ -46,7 +48,7 @@ export function buildBar(parent) {
 }
 
 // The length is what is there; the colours are where it came from, as far as that is told.
-export function drawBar(bar, share, row, label) {
+function drawBar(bar, share, row, label) {
   const told = row.bytes_peers + row.bytes_origin;
   const parts = told + row.bytes_local > 0
     ? [row.bytes_peers, row.bytes_origin, row.bytes_local] : [0, 0, 1];
@@ -58,20 +60,20 @@ export function drawBar(bar, share, row, label) {
   bar.setAttribute("aria-label", label);
 }
 
-export function tone(element, name, word) {
+function tone(element, name, word) {
   element.className = `chip ${name}`;
   say(element, word);
 }
 
 // A row of a table. On a narrow screen each cell shows its head, so it is kept with it.
-export function buildRow(columns) {
+function buildRow(columns) {
   const row = make("tr");
   for (const [head, className] of columns) make("td", className, row).dataset.head = head;
   return row;
 }
 
 // A button that opens a model or a node beside the page.
-export function buildLink(parent, className) {
+function buildLink(parent, className) {
   const button = make("button", `link ${className || ""}`, parent);
   button.type = "button";
   button.addEventListener("click", () => {
@@ -80,8 +82,11 @@ export function buildLink(parent, className) {
   return button;
 }
 
-export function drawLink(button, text, opens) {
+function drawLink(button, text, opens) {
   say(button, text);
   button.dataset.opens = opens || "";
   button.disabled = !opens;
 }
+
+return { $, MAX_ROWS, make, say, reconcile, more, buildBar, drawBar, tone, buildRow, buildLink, drawLink };
+})();

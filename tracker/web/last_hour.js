@@ -1,7 +1,9 @@
+"use strict";
 // The last hour: ended pulls, events, charts.
 
-import { $, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } from "./dom.js";
-import { ago, bytes, ending, happened, isFailure, modelName, nodeName, span } from "./words.js";
+const lastHour = (() => {
+const { $, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } = dom;
+const { ago, bytes, ending, happened, isFailure, modelName, nodeName, span } = words;
 
 const FEW = 12; // rows at first
 const KEPT_S = 3600;
@@ -9,15 +11,15 @@ const BROKEN_S = 90; // a longer time between two points is a gap in the line
 const SVG = "http://www.w3.org/2000/svg";
 
 // `pulls` and `events`: the newest first. `ahead_s`: by how much the tracker's clock is ahead of this one.
-export const hour = {
+const hour = {
   epoch: "", last_event: 0, last_pull: 0, pulls: [], events: [], traffic: [], every_s: 20, ahead_s: 0,
 };
 let allPulls = false, allEvents = false;
 
-export const question = () => `v1/last-hour?events_after=${hour.last_event}&pulls_after=${hour.last_pull}`;
+const question = () => `v1/last-hour?events_after=${hour.last_event}&pulls_after=${hour.last_pull}`;
 
 // Take in an answer; false: it is of another process of the tracker, and all must be asked for anew.
-export function takeIn(said) {
+function takeIn(said) {
   if (said.epoch !== hour.epoch && hour.last_event + hour.last_pull > 0) {
     Object.assign(hour, { epoch: said.epoch, last_event: 0, last_pull: 0, pulls: [], events: [] });
     return false;
@@ -41,7 +43,7 @@ function joined(fresh, old, last, now) {
 const age = (row) => Math.max(0, Date.now() / 1000 + hour.ahead_s - row.at);
 
 // Which nodes failed to get a model and haven't got it since: node ids by digest, digests by node id.
-export function failures() {
+function failures() {
   const byModel = new Map(), byNode = new Map(), seen = new Set();
   for (const pull of hour.pulls) {
     const key = `${pull.node} ${pull.digest}`;
@@ -102,12 +104,12 @@ function drawEvent(row, event) {
   row.classList.toggle("bad", !["joined", "left"].includes(event.kind));
 }
 
-export function drawEvents(list, events) {
+function drawEvents(list, events) {
   reconcile(list, events, (event) => event.number, buildEvent, drawEvent);
 }
 
 // A short list in the panel: how pulls of a model, or on a node, ended.
-export function drawEndings(list, pulls, nameOf, opens) {
+function drawEndings(list, pulls, nameOf, opens) {
   const build = () => {
     const row = make("li");
     for (const name of ["when", "what"]) make("span", name, row);
@@ -129,7 +131,7 @@ function showMore(button, shown, all) {
   button.setAttribute("aria-expanded", String(shown >= all));
 }
 
-export function drawHour() {
+function drawHour() {
   const wish = $("pulls-filter").value;
   const pulls = wish === "failed" ? hour.pulls.filter(isFailure) : hour.pulls;
   const failed = hour.pulls.filter(isFailure).length;
@@ -148,7 +150,7 @@ export function drawHour() {
   drawCharts();
 }
 
-export function wireHour(redraw) {
+function wireHour(redraw) {
   $("pulls-filter").addEventListener("change", redraw);
   $("pulls-all").addEventListener("click", () => { allPulls = !allPulls; redraw(); });
   $("events-all").addEventListener("click", () => { allEvents = !allEvents; redraw(); });
@@ -204,3 +206,6 @@ function path(index, most) {
 function drawCharts() {
   reconcile($("charts"), CHARTS, (chart) => chart.title, buildChart, drawChart);
 }
+
+return { hour, question, takeIn, failures, drawEvents, drawEndings, drawHour, wireHour };
+})();

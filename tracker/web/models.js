@@ -1,15 +1,17 @@
+"use strict";
 // The list of models: cards while they are few, a compact table when they are many.
 
-import { $, MAX_ROWS, buildBar, buildLink, buildRow, drawBar, drawLink, make, more, reconcile, say, tone } from "./dom.js";
-import { observe, quietFor, rateOf } from "./rates.js";
-import { bytes, modelName, natural, pace, percent, plural } from "./words.js";
+const models = (() => {
+const { $, MAX_ROWS, buildBar, buildLink, buildRow, drawBar, drawLink, make, more, reconcile, say, tone } = dom;
+const { observe, quietFor, rateOf } = rates;
+const { bytes, modelName, natural, pace, percent, plural } = words;
 
 const COMPACT = 50; // models from which on they are rows of a table
 const TOOLS = 6; // models from which on there is something to search
 const STALLED_MS = 30000;
 const COLUMNS = [["", "what"], ["state", ""], ["size", "n"], ["nodes", "n"], ["there", "there"], ["rate", "n"], ["from storage", "n"]];
 
-export function watch(swarms, at) {
+function watch(swarms, at) {
   for (const swarm of swarms) {
     observe(`peers ${swarm.digest}`, swarm.moved_peers, at);
     observe(`origin ${swarm.digest}`, swarm.moved_origin, at);
@@ -18,10 +20,10 @@ export function watch(swarms, at) {
 }
 
 // Bytes a second to all of its nodes: as seen here, or on average since their pulls began.
-export const rateOfModel = (swarm) => (swarm.pulling ? rateOf(swarm.digest) ?? swarm.rate : 0);
+const rateOfModel = (swarm) => (swarm.pulling ? rateOf(swarm.digest) ?? swarm.rate : 0);
 
 // Its state in a word or two, and a rank: what needs somebody comes first.
-export function judge(swarm, failed) {
+function judge(swarm, failed) {
   if (swarm.stopped_at_run !== null) return { rank: 0, kind: "trouble", look: "bad", word: "stopped" };
   const nodes = failed.get(swarm.digest);
   if (nodes) return { rank: 1, kind: "trouble", look: "bad", word: `failed on ${plural(nodes.size, "node")}` };
@@ -52,7 +54,7 @@ function wished(rows, kept) {
   return found;
 }
 
-export function clearWishes() {
+function clearWishes() {
   $("models-search").value = "";
   $("models-filter").value = "";
 }
@@ -119,7 +121,7 @@ function drawTableRow(line, { swarm, state }, chosen) {
   opened(cells[0].firstChild, swarm.digest, chosen);
 }
 
-export function drawModels(swarms, failed, chosen) {
+function drawModels(swarms, failed, chosen) {
   const rows = swarms.map((swarm) => ({ swarm, state: judge(swarm, failed) }));
   const found = wished(rows, chosen.replace("model=", ""));
   const compact = swarms.length >= COMPACT, key = (row) => row.swarm.digest;
@@ -137,11 +139,14 @@ export function drawModels(swarms, failed, chosen) {
 }
 
 // The row of a model, if it is shown.
-export function rowOf(digest) {
+function rowOf(digest) {
   const inside = [...$("models").children, ...$("models-table").tBodies[0].children];
   return inside.find((row) => row.dataset.key === digest);
 }
 
-export function wireModels(redraw) {
+function wireModels(redraw) {
   for (const name of ["models-search", "models-filter", "models-order"]) $(name).addEventListener("input", redraw);
 }
+
+return { watch, rateOfModel, judge, clearWishes, drawModels, rowOf, wireModels };
+})();

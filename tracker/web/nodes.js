@@ -1,14 +1,16 @@
+"use strict";
 // The table of nodes.
 
-import { $, MAX_ROWS, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } from "./dom.js";
-import { bytes, natural, nodeName, place, plural, span } from "./words.js";
+const nodes = (() => {
+const { $, MAX_ROWS, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } = dom;
+const { bytes, natural, nodeName, place, plural, span } = words;
 
 const TOOLS = 6; // nodes from which on there is something to search
 const COLUMNS = [["", "what"], ["state", ""], ["place", ""], ["models", "n"], ["cached", "n"], ["free", "n"],
   ["uploads", "n"], ["release", ""], ["seen", "n"]];
 
 // A node's state in a word or two, and a rank: who looks for what is missing sees it first.
-export function judgeNode(node, failed) {
+function judgeNode(node, failed) {
   if (node.gone_s !== undefined) {
     const word = `${node.lost ? "lost" : "left"} ${span(node.gone_s)} ago`;
     return node.lost ? { rank: 0, kind: "trouble", look: "bad", word } : { rank: 4, kind: "gone", look: "", word };
@@ -43,7 +45,7 @@ function draw(row, { node, state }, chosen) {
   row.classList.toggle("open", chosen === `node=${node.node}`);
 }
 
-export function drawNodes(nodes, gone, failed, chosen) {
+function drawNodes(nodes, gone, failed, chosen) {
   const rows = [...nodes, ...gone].map((node) => ({ node, state: judgeNode(node, failed) }));
   const text = $("nodes-search").value.trim().toLowerCase(), filter = $("nodes-filter").value;
   const fits = ({ node, state }) => (!filter || state.kind === filter) && (!text
@@ -61,6 +63,9 @@ export function drawNodes(nodes, gone, failed, chosen) {
   more("nodes-more", MAX_ROWS, found.length, "nodes: search for them");
 }
 
-export function wireNodes(redraw) {
+function wireNodes(redraw) {
   for (const name of ["nodes-search", "nodes-filter"]) $(name).addEventListener("input", redraw);
 }
+
+return { judgeNode, drawNodes, wireNodes };
+})();

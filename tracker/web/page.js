@@ -1,12 +1,14 @@
+"use strict";
 // The tracker's page: polls its read-only JSON and shows it.
 
-import { $, make, reconcile, say } from "./dom.js";
-import { drawHour, failures, question, takeIn, wireHour } from "./last_hour.js";
-import { clearWishes, drawModels, rowOf, watch, wireModels } from "./models.js";
-import { drawNodes, wireNodes } from "./nodes.js";
-import { chosen, drawPanel, pathOf, watchDetail } from "./panel.js";
-import { forgetAll, forgetOld, rateOf } from "./rates.js";
-import { bytes, span } from "./words.js";
+(() => {
+const { $, make, reconcile, say } = dom;
+const { drawHour, failures, question, takeIn, wireHour } = lastHour;
+const { clearWishes, drawModels, rowOf, watch, wireModels } = models;
+const { drawNodes, wireNodes } = nodes;
+const { chosen, drawPanel, pathOf, watchDetail } = panel;
+const { forgetAll, forgetOld, rateOf } = rates;
+const { bytes, span } = words;
 
 const EVERY_MS = 2000; // while a pull runs; a resting cluster is looked at less often
 const RESTING_MS = 5000; // as often as members tell something
@@ -158,3 +160,4 @@ wireModels(draw);
 wireNodes(draw);
 wireHour(draw);
 turn();
+})();

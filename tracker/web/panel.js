@@ -1,23 +1,25 @@
+"use strict";
 // The panel beside the page: one model with its nodes, or one node with its models.
 // `#model=DIGEST` and `#node=ID` in the address name what it shows.
 
-import { $, MAX_ROWS, buildBar, buildLink, drawBar, drawLink, make, more, reconcile, say, tone } from "./dom.js";
-import { drawEndings, drawEvents, hour } from "./last_hour.js";
-import { judge, rateOfModel } from "./models.js";
-import { judgeNode } from "./nodes.js";
-import { observe, rateOf } from "./rates.js";
-import { bytes, modelName, natural, nodeName, pace, percent, place, plural, span } from "./words.js";
+const panel = (() => {
+const { $, MAX_ROWS, buildBar, buildLink, drawBar, drawLink, make, more, reconcile, say, tone } = dom;
+const { drawEndings, drawEvents, hour } = lastHour;
+const { judge, rateOfModel } = models;
+const { judgeNode } = nodes;
+const { observe, rateOf } = rates;
+const { bytes, modelName, natural, nodeName, pace, percent, place, plural, span } = words;
 
 // What the address names: "model=...", "node=..." or "".
-export const chosen = () => (/^#(model=[0-9a-f]{64}|node=[0-9a-f]{16})$/.exec(location.hash) || [, ""])[1];
+const chosen = () => (/^#(model=[0-9a-f]{64}|node=[0-9a-f]{16})$/.exec(location.hash) || [, ""])[1];
 
-export function pathOf(what) {
+function pathOf(what) {
   const [kind, id] = what.split("=");
   if (kind === "model") return `v1/swarm?digest=${id}`;
   return kind === "node" ? `v1/node?id=${id}` : "";
 }
 
-export function watchDetail(detail, at) {
+function watchDetail(detail, at) {
   for (const one of detail.members || detail.held) {
     observe(`${one.digest || detail.digest} ${one.node || detail.node}`, one.bytes_peers + one.bytes_origin, at);
   }
@@ -149,7 +151,7 @@ function drawAbsent(what) {
 }
 
 // `detail`: the answer of `pathOf(what)`, or null; `gone`: nodes that were members.
-export function drawPanel(what, detail, gone, failed) {
+function drawPanel(what, detail, gone, failed) {
   $("detail").hidden = !what;
   document.body.classList.toggle("with-panel", Boolean(what));
   if (!what) return;
@@ -159,3 +161,6 @@ export function drawPanel(what, detail, gone, failed) {
   else if (kind === "node" && (detail || departed)) drawNode(detail || departed, failed);
   else drawAbsent(what);
 }
+
+return { chosen, pathOf, watchDetail, drawPanel };
+})();

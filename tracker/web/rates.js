@@ -1,12 +1,14 @@
+"use strict";
 // How quickly something grows, seen over several looks at its total.
 // Members tell figures at heartbeats, so totals move in steps: a rate is taken from step to step.
 
+const rates = (() => {
 const WINDOW_MS = 20000; // four heartbeats
 const QUIET_MS = 12000; // without a step for two heartbeats and a little: nothing flows
 
 const kept = new Map(); // by key: the steps, the oldest first, and when it was looked at
 
-export function observe(key, total, at) {
+function observe(key, total, at) {
   let one = kept.get(key);
   if (!one || total < one.steps[one.steps.length - 1].total) { // a total that shrank is that of another process
     one = { steps: [{ at, total }], looked: at, whole: false };
@@ -21,7 +23,7 @@ export function observe(key, total, at) {
 }
 
 // Units a second; null while it isn't known.
-export function rateOf(key) {
+function rateOf(key) {
   const one = kept.get(key);
   if (!one) return null;
   const first = one.steps[0], last = one.steps[one.steps.length - 1];
@@ -31,13 +33,16 @@ export function rateOf(key) {
 }
 
 // Milliseconds since it grew, or since it was first looked at.
-export function quietFor(key) {
+function quietFor(key) {
   const one = kept.get(key);
   return one ? one.looked - one.steps[one.steps.length - 1].at : 0;
 }
 
-export function forgetOld(at) {
+function forgetOld(at) {
   for (const [key, one] of kept) if (one.looked < at - WINDOW_MS) kept.delete(key);
 }
 
-export const forgetAll = () => kept.clear();
+const forgetAll = () => kept.clear();
+
+return { observe, rateOf, quietFor, forgetOld, forgetAll };
+})();
