@@ -212,12 +212,11 @@ def _node_row(node: NodeId, n: Node, now: float, *, unreached: bool) -> dict[str
 
 async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, object]:
     book, roster, ledger = swarm.book, swarm.roster, swarm.ledger
-    runs, pulling, missing, rate = 0, 0, 0, 0.0
+    runs, missing, rate = 0, 0, 0.0
     for member in list(roster.members.values()):
         has = member.have.bit_count()
         runs += has
         if member.pull is not None:
-            pulling += 1
             missing += book.run_count - has
             rate += member.pull.rate(ledger.of(member.node), now)
         await breaks.after_row()
@@ -230,7 +229,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": pulling,
+        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": swarm.pulls,
         "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
         "rate": round(rate), "moved_peers": ledger.moved_peers, "moved_origin": ledger.moved_origin,
     }  # fmt: skip

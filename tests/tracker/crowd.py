@@ -32,7 +32,8 @@ class Resident(FakeAgent):
         super().__init__(node)
         self.name, self.rack = name, rack
         self.held: dict[str, Held] = {}
-        self.ended: list[m.EndedPull] = []  # to be told with the next heartbeat
+        self._ended: list[m.EndedPull] = []  # to be told with the next heartbeat
+        self._fresh: set[str] = set()  # models of which it is to be told, too
 
     def hold(self, digest: str, held: Held, share: float = 1.0) -> None:
         """Have a part of a model; told with the announcement or the next heartbeat."""
@@ -53,39 +54,43 @@ class Resident(FakeAgent):
         await self.send(m.Announce(self.address, "0.1", self.rack, "", states, self.name))
 
     async def beat(self) -> None:
-        active = tuple(self.state(digest) for digest, held in self.held.items() if held.pulled)
-        for held in self.held.values():
-            held.pulled = held.pulled and not self._is_complete(held)
-        ended, self.ended = tuple(self.ended), []
-        await self.send(m.Heartbeat(3, active, 900 * GB, 100 * GB * len(self.runs), ended))
+        active = {digest for digest, held in self.held.items() if held.pulled} | self._fresh
+        ended, self._fresh, self._ended = tuple(self._ended), set(), []
+        states = tuple(self.state(digest) for digest in sorted(active))
+        await self.send(m.Heartbeat(3, states, 900 * GB, 50 * GB * len(self.runs), ended))
 
-    def advance(self, digest: str, runs: int = 1, from_peers: float = 0.9) -> None:
-        """Get some more runs of a model that it fetches."""
-        held, have = self.held[digest], self.have[digest]
-        before = have.bit_count()
+    def advance(self, digest: str, runs: int = 1) -> None:
+        """Get some more runs of a model that it fetches, nine tenths of them from peers."""
+        held, before = self.held[digest], self.have[digest].bit_count()
         after = min(RUNS, before + runs)
         came = held.total_bytes * (after - before) // RUNS
         self.have[digest] = bitset.full(after)
-        held.peers += round(came * from_peers)
-        held.origin += came - round(came * from_peers)
-        if after == RUNS > before:
-            taken = (held.peers, held.origin, 0)
-            self.ended.append(m.EndedPull(digest, held.label, 0, 60.0, held.total_bytes, taken))
+        held.peers, held.origin = held.peers + came * 9 // 10, held.origin + came // 10
+        if after == RUNS:
+            self.end(digest, 0)
 
-    def give_up(self, digest: str, code: int) -> None:
-        """The pull of a model fails."""
+    def end(self, digest: str, code: int) -> None:
+        """A pull ends; told with the next heartbeat."""
         held = self.held[digest]
+        held.pulled = False
+        self._fresh.add(digest)
         taken = (held.peers, held.origin, 0)
-        self.ended.append(m.EndedPull(digest, held.label, code, 30.0, held.total_bytes, taken))
-
-    def _is_complete(self, held: Held) -> bool:
-        digest = next(one for one, each in self.held.items() if each is held)
-        return self.have[digest] == bitset.full(RUNS)
+        self._ended.append(m.EndedPull(digest, held.label, code, 42.5, held.total_bytes, taken))
 
 
 def digest_of(number: int) -> str:
     """Of a model by its number."""
     return f"{number:08x}" * 8
+
+
+def label_of(number: int) -> str:
+    """Of a model by its number."""
+    return f"team-{number % 5}/model-{number}:v1"
+
+
+def size_of(number: int) -> int:
+    """Bytes of a model by its number."""
+    return (number % 40 + 1) * GB
 
 
 def residents(nodes: int, models: int, seed: int = 1) -> list[Resident]:
@@ -95,16 +100,11 @@ def residents(nodes: int, models: int, seed: int = 1) -> list[Resident]:
     for number in range(1, nodes + 1):
         one = Resident(number, f"gpu-node-{number}.cluster.example", f"rack-{number % 8}")
         for model in dice.sample(range(1, models + 1), max(1, models // 8)):
-            held = Held(
-                f"team-{model % 5}/model-{model}:v1",
-                (model % 40 + 1) * GB,
-                peers=GB,
-                origin=GB // 9,
-            )
+            held = Held(label_of(model), size_of(model), peers=GB, origin=GB // 9)
             one.hold(digest_of(model), held)
         if number % 10 == 1:
             model = number % 3 + 1
-            held = Held(f"team-{model % 5}/model-{model}:v1", (model % 40 + 1) * GB, pulled=True)
+            held = Held(label_of(model), size_of(model), pulled=True)
             one.hold(digest_of(model), held, 0.25)
         found.append(one)
     return found
@@ -117,9 +117,8 @@ async def members(address: str, crowd: list[Resident], beat_s: float = 2.0) -> A
     async def live(one: Resident) -> None:
         await asyncio.sleep(random.Random(one.node).uniform(0, beat_s))
         while True:
-            for digest, held in one.held.items():
-                if held.pulled:
-                    one.advance(digest)
+            for digest in [digest for digest, held in one.held.items() if held.pulled]:
+                one.advance(digest)
             await one.beat()
             await asyncio.sleep(beat_s)
 

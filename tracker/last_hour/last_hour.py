@@ -62,7 +62,7 @@ class LastHour:
         totals, swarms = self._tracking.totals(), self._tracking.swarms.values()
         self._traffic.note(
             Totals(self._clock.now(), totals.moved_peers, totals.moved_origin),
-            pulls=sum(len(swarm.book.readers) for swarm in swarms),
+            pulls=sum(swarm.pulls for swarm in swarms),
             nodes=len(self._tracking.registry.nodes),
         )
 
@@ -102,8 +102,8 @@ class LastHour:
         row = {
             "number": self._pulls.last + 1, "at": self._at(),
             "node": format_node(pull.node), "name": self._name(pull.node),
-            "digest": pull.digest, "label": pull.label, "end": pull.end, "code": pull.code, "share": round(pull.share, 4),
-            "seconds": round(pull.seconds, 1), "bytes": pull.total_bytes,
+            "digest": pull.digest, "label": pull.label, "end": pull.end, "code": pull.code,
+            "share": round(pull.share, 4), "seconds": round(pull.seconds, 1), "bytes": pull.total_bytes,
             "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
         }  # fmt: skip
         self._pulls.note(pull.node, msgspec.json.encode(row), self._clock.now())

@@ -79,6 +79,7 @@ class SwarmTracker:
         self.book.integrity.bearer = self._bearer
         self.lost_runs = LostRuns()
         self.ledger = UsageLedger()
+        self.pulls = 0  # that run, as members tell; for people
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
@@ -204,6 +205,8 @@ class SwarmTracker:
                 node, self.digest, self.ledger.label, end, 0, self.share_of(record),
                 now - record.pull.since, self.ledger.total_bytes, taken,
             ))  # fmt: skip
+        if record is not None:
+            self._set_pull(record, None)
         self.book.drop_reader(node, now)
         self.stuck_runs.on_left(node)
         self.doubts.on_pull_over(node)
@@ -256,6 +259,7 @@ class SwarmTracker:
         self.book.check()
         self.lost_runs.check()
         self.stuck_runs.check()
+        assert self.pulls == sum(one.pull is not None for one in self.roster.members.values())
         covered = self.roster.covered()
         assert not covered & self.book.free or self.book.regranted, "a held run is free"
         assert not self.book.done & ~covered or self.lost_runs.busy, "a lost run isn't free"
@@ -282,14 +286,18 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
         self._update_have(node, have, now, update.out)
         if not said.pulled or said.complete:
-            record.pull = None
+            self._set_pull(record, None)
         elif record.pull is None:
-            record.pull = RunningPull(now, self.ledger.of(node))
+            self._set_pull(record, RunningPull(now, self.ledger.of(node)))
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
         if self.lost_runs.busy:
             self.lost_runs.on_answer(node)
+
+    def _set_pull(self, record: MemberRecord, pull: RunningPull | None) -> None:
+        self.pulls += (pull is not None) - (record.pull is not None)
+        record.pull = pull
 
     def _update_have(
         self, node: NodeId, have: RunSet, now: float, out: list[Output], flow_s: float = 0.0
