@@ -60,6 +60,12 @@ function drawBar(bar, share, row, label) {
   bar.setAttribute("aria-label", label);
 }
 
+// A cell of a table; "–" stands for nothing to say.
+function fill(cell, text) {
+  say(cell, text || "–");
+  cell.classList.toggle("none", !text || text === "–");
+}
+
 function tone(element, name, word) {
   element.className = `chip ${name}`;
   say(element, word);
@@ -88,5 +94,5 @@ function drawLink(button, text, opens) {
   button.disabled = !opens;
 }
 
-return { $, MAX_ROWS, make, say, reconcile, more, buildBar, drawBar, tone, buildRow, buildLink, drawLink };
+return { $, MAX_ROWS, make, say, fill, reconcile, more, buildBar, drawBar, tone, buildRow, buildLink, drawLink };
 })();

@@ -2,7 +2,7 @@
 // The last hour: ended pulls, events, charts.
 
 const lastHour = (() => {
-const { $, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } = dom;
+const { $, buildLink, buildRow, drawLink, fill, make, reconcile, say, tone } = dom;
 const { ago, bytes, ending, happened, isFailure, modelName, nodeName, span } = words;
 
 const FEW = 12; // rows at first
@@ -58,7 +58,7 @@ function failures() {
   return { byModel, byNode };
 }
 
-const PULLS = [["", "what"], ["model", "what"], ["ended", ""], ["size", "n"], ["time", "n"], ["rate", "n"],
+const PULLS = [["", "what"], ["", "what"], ["", ""], ["size", "n"], ["time", "n"], ["rate", "n"],
   ["from peers", "n"], ["when", "n"]];
 
 function buildPull() {
@@ -76,10 +76,10 @@ function drawPull(row, pull) {
   drawLink(row.cells[0].firstChild, nodeName(pull), `node=${pull.node}`);
   drawLink(row.cells[1].firstChild, modelName(pull), pull.digest ? `model=${pull.digest}` : "");
   tone(row.cells[2].firstChild, TONES[pull.end] || "", ending(pull));
-  say(row.cells[3], pull.bytes ? bytes(pull.bytes) : "–");
-  say(row.cells[4], span(pull.seconds));
-  say(row.cells[5], came && pull.seconds ? `${bytes(came / pull.seconds)}/s` : "–");
-  say(row.cells[6], came ? `${Math.round((100 * pull.bytes_peers) / came)} %` : "–");
+  fill(row.cells[3], pull.bytes ? bytes(pull.bytes) : "");
+  fill(row.cells[4], span(pull.seconds));
+  fill(row.cells[5], came && pull.seconds ? `${bytes(came / pull.seconds)}/s` : "");
+  fill(row.cells[6], came ? `${Math.round((100 * pull.bytes_peers) / came)} %` : "");
   say(row.cells[7], ago(age(pull)));
   row.cells[7].title = new Date(pull.at * 1000).toLocaleString();
 }

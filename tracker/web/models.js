@@ -2,14 +2,15 @@
 // The list of models: cards while they are few, a compact table when they are many.
 
 const models = (() => {
-const { $, MAX_ROWS, buildBar, buildLink, buildRow, drawBar, drawLink, make, more, reconcile, say, tone } = dom;
+const { $, MAX_ROWS, buildBar, buildLink, buildRow, drawBar, drawLink, fill, make, more, reconcile, say, tone } = dom;
 const { observe, quietFor, rateOf } = rates;
 const { bytes, modelName, natural, pace, percent, plural } = words;
 
 const COMPACT = 50; // models from which on they are rows of a table
 const TOOLS = 6; // models from which on there is something to search
 const STALLED_MS = 30000;
-const COLUMNS = [["", "what"], ["state", ""], ["size", "n"], ["nodes", "n"], ["there", "there"], ["rate", "n"], ["from storage", "n"]];
+const COLUMNS = [["", "what"], ["", ""], ["size", "n"], ["complete on", "n"], ["", "there"], ["", "n"],
+  ["from storage", "n"]];
 
 function watch(swarms, at) {
   for (const swarm of swarms) {
@@ -111,11 +112,11 @@ function drawTableRow(line, { swarm, state }, chosen) {
   const cells = line.cells;
   drawLink(cells[0].firstChild, modelName(swarm), `model=${swarm.digest}`);
   tone(cells[1].firstChild, state.look, state.word);
-  say(cells[2], swarm.bytes ? bytes(swarm.bytes) : "–");
+  fill(cells[2], swarm.bytes ? bytes(swarm.bytes) : "");
   say(cells[3], `${swarm.complete} of ${swarm.members}`);
   drawShare(cells[4].firstChild, swarm);
   say(cells[4].lastChild, percent(swarm.share));
-  say(cells[5], pace(rateOfModel(swarm), swarm.missing_bytes) || "–");
+  fill(cells[5], pace(rateOfModel(swarm), swarm.missing_bytes));
   say(cells[6], `${bytes(swarm.bytes_origin)}${alpha(swarm)}`);
   line.classList.toggle("open", chosen === `model=${swarm.digest}`);
   opened(cells[0].firstChild, swarm.digest, chosen);

@@ -2,11 +2,11 @@
 // The table of nodes.
 
 const nodes = (() => {
-const { $, MAX_ROWS, buildLink, buildRow, drawLink, make, more, reconcile, say, tone } = dom;
+const { $, MAX_ROWS, buildLink, buildRow, drawLink, fill, make, more, reconcile, say, tone } = dom;
 const { bytes, natural, nodeName, place, plural, span } = words;
 
 const TOOLS = 6; // nodes from which on there is something to search
-const COLUMNS = [["", "what"], ["state", ""], ["place", ""], ["models", "n"], ["cached", "n"], ["free", "n"],
+const COLUMNS = [["", "what"], ["", ""], ["place", ""], ["models", "n"], ["cached", "n"], ["free", "n"],
   ["uploads", "n"], ["release", ""], ["seen", "n"]];
 
 // A node's state in a word or two, and a rank: who looks for what is missing sees it first.
@@ -40,7 +40,7 @@ function draw(row, { node, state }, chosen) {
   cells[0].firstChild.setAttribute("aria-expanded", String(chosen === `node=${node.node}`));
   say(cells[0].lastChild, node.name ? `${node.address} · ${node.node}` : node.address);
   tone(cells[1].firstChild, state.look, state.word);
-  texts.forEach((text, n) => say(cells[n + 2], text));
+  texts.forEach((text, n) => fill(cells[n + 2], text));
   row.classList.toggle("away", gone || !node.connected);
   row.classList.toggle("open", chosen === `node=${node.node}`);
 }

@@ -75,13 +75,17 @@ function scroll(what) {
 }
 
 function drawTiles() {
-  const total = (kind) => seen.swarms.reduce((sum, swarm) => sum + (rateOf(`${kind} ${swarm.digest}`) || 0), 0);
+  const latest = lastHour.hour.traffic[lastHour.hour.traffic.length - 1]; // until rates are seen here
+  const total = (kind, index) => {
+    const found = seen.swarms.map((swarm) => rateOf(`${kind} ${swarm.digest}`));
+    return found.every((rate) => rate === null) && latest ? latest[index] : found.reduce((sum, rate) => sum + (rate || 0), 0);
+  };
   const sum = (rows, key) => rows.reduce((so_far, row) => so_far + row[key], 0);
   const lost = seen.gone.filter((node) => node.lost).length;
   const tiles = [
     [lost ? `nodes, ${lost} lost` : "nodes", String(seen.nodes.length)], ["models", String(seen.swarms.length)],
     ["pulls running", String(seen.swarms.reduce((all, swarm) => all + Math.max(swarm.pulling, swarm.wanting), 0))],
-    ["from peers", `${bytes(total("peers"))}/s`], ["from storage", `${bytes(total("origin"))}/s`],
+    ["from peers", `${bytes(total("peers", 1))}/s`], ["from storage", `${bytes(total("origin", 2))}/s`],
     [`cached, ${bytes(sum(seen.nodes, "free_bytes"))} free`, bytes(sum(seen.nodes, "cached_bytes"))],
   ].map(([label, value], n) => ({ key: String(n), label, value }));
   const build = () => { const tile = make("div", "tile"); make("b", "", tile); make("span", "", tile); return tile; };
