@@ -28,9 +28,9 @@ async function get(path) {
 // Models and what is open at each look; the rest no more often than members tell.
 async function look() {
   const what = chosen(), began = performance.now(), slow = began - slowAt >= RESTING_MS - 500;
-  const asked = [get("v1/swarms"), what ? get(pathOf(what)) : null];
+  const asked = [get("v1/swarms")];
   if (slow) asked.push(get("v1/status"), get("v1/nodes"), get(question()));
-  const [swarms, detail, status, nodes, hour] = await Promise.all(asked);
+  const [swarms, status, nodes, hour] = await Promise.all(asked);
   if (slow) {
     if (seen.status && seen.status.epoch !== status.epoch) forgetAll();
     Object.assign(seen, { status, nodes: nodes.nodes, gone: nodes.gone });
@@ -38,6 +38,9 @@ async function look() {
     slowAt = began;
     seen.failed = failures();
   }
+  const id = what.split("=")[1]; // only who is there is asked for
+  const there = swarms.swarms.some((swarm) => swarm.digest === id) || seen.nodes.some((node) => node.node === id);
+  const detail = there ? await get(pathOf(what)) : null;
   const at = performance.now();
   Object.assign(seen, { swarms: swarms.swarms, detail, of: what });
   watch(seen.swarms, at);
