@@ -100,7 +100,8 @@ class TrackerState:
             case m.Heartbeat():
                 self.registry.on_heartbeat(node, message)
                 self._hear(record, message.swarms, now, out, announced=False)
-                out += ended_pulls(node, message.ended, self.swarms)
+                if message.ended:
+                    out += ended_pulls(node, message.ended, self.swarms)
             case m.Enter(said):
                 waited = self._waiting.pick(node, said.digest)
                 swarm = self._join(record, said, now, out)
