@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.journal import Journal
+from p2pcache.core.protocol.messages import MAX_ENDED
 from p2pcache.errors import NoSpace
 from p2pcache.io.disk.agent_db import HistoryRow
 from p2pcache.io.models.store import Store
@@ -96,6 +97,25 @@ async def test_counters_of_ended_actions(tmp_path: Path, origin: Path) -> None:
         gone = await samples(app)
         assert gone["received_bytes_total", "origin"] == 512_000  # a counter never goes back
         assert gone["removals_total", "0"] == 1
+
+
+async def test_the_tracker_is_told_of_ended_pulls_once(tmp_path: Path, origin: Path) -> None:
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        done = await pull(app, "team/one:v1")
+        await pull(app, "team/none:v1")  # what its caller misspelt may be no model's name
+        [told] = app.heartbeat().ended
+        digest = str(done["digest"]).removeprefix("blake3:")
+        assert (told.digest, told.label, told.code) == (digest, "team/one:v1", 0)
+        assert (told.total_bytes, told.taken) == (512_000, (0, 512_000, 0))
+        assert app.heartbeat().ended == ()
+        with pytest.raises(NoSpace), app.journal.failures("pull", "team/secret:v1"):
+            raise NoSpace("no space on /a/path of /this/host")
+        [failed] = app.heartbeat().ended
+        assert (failed.code, failed.label, failed.digest) == (NoSpace.exit_code, "", "")
+        for _ in range(3 * MAX_ENDED):
+            app.journal.record("pull", ref="a:b", digest="ab" * 32)
+        app.journal.record("push", ref="a:b", digest="ab" * 32)
+        assert len(app.heartbeat().ended) == MAX_ENDED
 
 
 async def test_a_full_disk_ends_no_daemon_and_loses_no_row(

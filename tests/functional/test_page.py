@@ -25,6 +25,9 @@ async def test_nodes_appear_and_a_pull_moves(make_cluster: MakeCluster, model: P
         await page.wait("document.querySelectorAll('.model').length == 1")
         await page.run("document.querySelector('.model').click()")
         await page.wait("document.querySelectorAll('.member').length == 2")
+        await page.wait(
+            "/B\\/s, .* left/.test(document.querySelector('.member .note').textContent)", 30
+        )
         name = await page.run("document.querySelector('.model .name').textContent")
         assert name == "team/one:v1"
         first = await page.wait(f"{SHARE} > 0 && {SHARE} < 100 ? {SHARE} : 0", 30)
@@ -32,6 +35,11 @@ async def test_nodes_appear_and_a_pull_moves(make_cluster: MakeCluster, model: P
         for pull in pulls:
             pull.wait()
         await page.wait("document.querySelector('.model .right').textContent == '100 %'")
+        # Each agent tells with its next heartbeat how its pull ended.
+        await page.wait("document.querySelectorAll('#pulls tbody tr').length == 2", 30)
+        ended = await page.run("document.querySelector('#pulls tbody').innerText")
+        assert ended.count("complete") == ended.count("team/one:v1") == 2
+        assert page.complaints == []
         await page.wait("[...document.querySelectorAll('.member .share')]"
                         ".every((s) => s.textContent == '100 %')")  # fmt: skip
         sources = await page.run("document.querySelector('.model .sources').textContent")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import aiohttp
 import msgspec
@@ -47,7 +47,7 @@ class FakeAgent:
     @contextlib.asynccontextmanager
     async def member(
         self, address: str, *, announce: bool = True, tls: Tls | None = None
-    ) -> AsyncIterator["FakeAgent"]:
+    ) -> AsyncIterator[Self]:
         """Be a member for the length of the block; leaving it breaks the connection."""
         async with aiohttp.ClientSession() as http:
             url = f"{'http' if tls is None else 'https'}://{address}/v1/member"

@@ -18,8 +18,11 @@ from p2pcache.core.membership.outputs import (
     Joined,
     Left,
     Output,
+    PullEnded,
     ReadRun,
+    Shunned,
     Silent,
+    Stopped,
     StorageNotice,
     Unreached,
 )
@@ -76,7 +79,7 @@ class TrackerMachine(RuleBasedStateMachine):
             if isinstance(output, DialBack):
                 self.dials.append(output.dial)
                 continue
-            if isinstance(output, Joined | Left):
+            if isinstance(output, Joined | Left | PullEnded | Shunned | Stopped):
                 continue
             agent = self.agents[output.node]
             if not agent.connected:

@@ -7,7 +7,17 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send, StorageNotice
+from p2pcache.core.membership.outputs import (
+    Close,
+    DialBack,
+    Output,
+    PullEnded,
+    ReadRun,
+    Send,
+    Shunned,
+    Stopped,
+    StorageNotice,
+)
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -36,6 +46,7 @@ class World:
         )  # what the tracker finds when it reads itself; None: it reads yet
         self.reads: list[ReadRun] = []  # that it was asked for
         self.spoken: list[StorageNotice] = []
+        self.told: list[Output] = []  # what people should know of pulls, liars and stopped models
 
     def take(self, out: list[Output]) -> None:
         for output in out:
@@ -48,6 +59,8 @@ class World:
                     self.dials[node] = dial
                 case StorageNotice():
                     self.spoken.append(output)
+                case PullEnded() | Shunned() | Stopped():
+                    self.told.append(output)
                 case ReadRun():
                     self.reads.append(output)
                     if self.word is not None:
