@@ -204,6 +204,7 @@ _TO_TRACKER: list[msgspec.Struct] = [
     m.Announce("10.0.0.1:1", "1", swarms=(_STATE,)), m.Heartbeat(1, (_STATE,)), m.Enter(_STATE), m.Exit(DIGEST),
     m.LeaseReport(DIGEST, 5, done=(1,), failed=(2,), mismatched=(3,), returned=(4,), credit=2, demanded=(5,)),
     m.Stuck(DIGEST, (1, 2), b"\1\0\0\0\0", vain=(2,), gives=(3,)), m.Blame(2, DIGEST, 1), m.Leaving(),
+    m.Heartbeat(ended=(m.EndedPull(DIGEST, "a:b", 5, 1.5, 9, (1, 2, 3)),)),
 ]  # fmt: skip
 _TO_AGENT: list[m.ToAgent] = [
     m.Settled(1, "file:///x", 1.0, 30.0), m.Swarm(DIGEST, 1, True, (m.Member(2, "10.0.0.2:1"),)),

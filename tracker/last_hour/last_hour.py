@@ -23,9 +23,9 @@ from p2pcache.io.clock import Clock
 from p2pcache.tracker.last_hour.rows import HourRows
 from p2pcache.tracker.last_hour.traffic import EVERY_S, HourTraffic, Totals
 
-EVENTS, PULLS = 500, 1000  # rows: half a megabyte
+EVENTS, PULLS = 500, 1000  # rows: half a megabyte, or three if all names are as long as they may be
 EVENTS_EACH, PULLS_EACH = 20, 50  # rows about one node
-# Who asks for what is new gets so many rows at most, or all: answers that are dear to make are few, and kept.
+# Who asks for what is new gets so many rows of each kind at most, or all: the dear answer is one, and kept.
 NEW_ROWS = 64
 
 
@@ -73,7 +73,11 @@ class LastHour:
             events: number of the last event that he has.
             pulls: number of the last ended pull that he has.
         """
-        return _wanted(events, self._events.last), _wanted(pulls, self._pulls.last)
+        near = (
+            self._events.last - NEW_ROWS <= events <= self._events.last
+            and self._pulls.last - NEW_ROWS <= pulls <= self._pulls.last
+        )
+        return (events, pulls) if near else (0, 0)
 
     def answer(self, events: int, pulls: int) -> bytes:
         """What happened, as JSON; the numbers are those of `wanted`."""
@@ -115,10 +119,6 @@ class LastHour:
         registry = self._tracking.registry
         record = registry.nodes.get(node) or registry.departed.get(node)
         return record.name if record is not None else ""
-
-
-def _wanted(number: int, last: int) -> int:
-    return number if last - NEW_ROWS <= number <= last else 0
 
 
 def _list(rows: Sequence[bytes]) -> bytes:
