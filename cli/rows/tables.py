@@ -3,7 +3,7 @@
 import functools
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -34,6 +34,7 @@ def table(
     right: Sequence[int] = (),
     *,
     drop: Sequence[str] = (),
+    short: Mapping[str, Sequence[str]] | None = None,
     cut: Sequence[str] = (),
     wide: bool = False,
 ) -> None:
@@ -44,15 +45,22 @@ def table(
         rows: cells, which may come from elsewhere.
         right: indices of right-aligned columns.
         drop: titles of columns that go on a narrow terminal, the first one first.
+        short: cells, by title, that a column gets when that isn't enough.
         cut: titles of columns whose cells are cut when that isn't enough: the last one at its end, others in
             the middle, so that a ref keeps its tag.
-        wide: neither.
+        wide: nothing of this.
     """
     lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(columns(line[i]) for line in lines) for i in range(len(heads))]
     shown = list(range(len(heads)))
     if not wide and (limit := _terminal_columns()):
         shown = _fitting(heads, widths, drop, limit)
+        if _width(widths, shown) > limit:
+            for title, cells in (short or {}).items():
+                i = heads.index(title)
+                for line, cell in zip(lines[1:], cells, strict=True):
+                    line[i] = clean(cell)
+                widths[i] = max(columns(line[i]) for line in lines)
         _cut(lines, widths, shown, [heads.index(title) for title in cut if title in heads], limit)
     for line in lines:
         cells = []

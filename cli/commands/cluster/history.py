@@ -5,7 +5,13 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.rows.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
+from p2pcache.cli.rows.cluster_rows import (
+    cluster_option,
+    node_cells,
+    node_heads,
+    say_unheard,
+    without_domain,
+)
 from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
@@ -79,8 +85,18 @@ def history(
     right = [heads.index(title) for title in ("SIZE", "TIME", "RATE", "PEERS")]
     cells = [_cells(row, cluster=cluster) for row in rows]
     drop, cut = ("PEERS", "RATE", "TIME", "SIZE"), ("NODE", "REF", "RESULT")
-    table(heads, cells, right, drop=drop, cut=cut, wide=wide)
+    short = {"WHEN": [_short_when(row["ended"]) for row in rows]}
+    if cluster:
+        short["NODE"] = without_domain([str(node_cells(row, shown=True)[0]) for row in rows])
+    table(heads, cells, right, drop=drop, short=short, cut=cut, wide=wide)
     say_unheard(told)
+
+
+def _short_when(ended: float) -> str:
+    """The time of today, or the date."""
+    then = time.localtime(ended)
+    today = time.localtime()[:3] == then[:3]
+    return time.strftime("%H:%M:%S" if today else "%Y-%m-%d", then)
 
 
 def _cells(row: dict[str, Any], *, cluster: bool) -> tuple[object, ...]:

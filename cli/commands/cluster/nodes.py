@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from p2pcache.cli.rows.cluster_rows import natural_order, without_domain
 from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
@@ -29,6 +30,7 @@ def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document({"nodes": known, "gone": gone})
         return
+    listed = [*sorted(known, key=_by_name), *gone]
     rows = [
         (
             n.get("node", "-"), n.get("name") or "-", _status(n), n.get("address", "-"), n.get("rack") or "-",
@@ -36,7 +38,7 @@ def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
             _size(n, "free_bytes"), n.get("load", "-"),
             f"{format_duration(n.get('last_seen_s', n.get('gone_s', 0)))} ago",
         )
-        for n in (*known, *gone)
+        for n in listed
     ]  # fmt: skip
     heads = (
         "NODE",
@@ -57,9 +59,14 @@ def nodes(as_json: bool, wide: bool, loaded: Loaded) -> None:
         rows,
         right=(7, 8, 9, 10),
         drop=("SITE", "VERSION", "LOAD", "RACK", "NODE", "CACHED", "MODELS"),
+        short={"NAME": without_domain([str(row[1]) for row in rows])},
         cut=("NAME", "ADDRESS", "SEEN"),
         wide=wide,
     )
+
+
+def _by_name(node: dict[str, Any]) -> list[tuple[int, str]]:
+    return natural_order(str(node.get("name") or node.get("node", "")))
 
 
 def _status(node: dict[str, Any]) -> str:

@@ -2,7 +2,13 @@
 
 import click
 
-from p2pcache.cli.rows.cluster_rows import cluster_option, node_cells, node_heads, say_unheard
+from p2pcache.cli.rows.cluster_rows import (
+    cluster_option,
+    node_cells,
+    node_heads,
+    say_unheard,
+    without_domain,
+)
 from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
@@ -53,5 +59,7 @@ def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
     )
     right = [heads.index(title) for title in ("DONE", "SIZE", "RATE", "ETA", "PEERS")]
     drop, cut = ("PEERS", "SIZE", "KIND", "SHARE"), ("NODE", "REF", "SHARE")
-    table(heads, rows, right, drop=drop, cut=cut, wide=wide)
+    names = without_domain([str(node_cells(p, shown=True)[0]) for p in pulls])
+    short = {"NODE": names} if cluster else {}
+    table(heads, rows, right, drop=drop, short=short, cut=cut, wide=wide)
     say_unheard(told)

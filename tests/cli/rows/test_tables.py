@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pcache.cli.rows.cluster_rows import natural_order, without_domain
 from p2pcache.cli.rows.tables import table
 from p2pcache.cli.support.output import columns, shortened
 
@@ -44,6 +45,34 @@ def test_a_terminal_gets_what_fits(terminal: None, capsys: pytest.CaptureFixture
     assert "2026-11-26" in found[1]  # a ref keeps its tag
     assert "…" in found[1]
     assert found[1].endswith("at all")
+
+
+def test_short_forms_come_before_cuts(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [("2026-11-26 10:00:00", LONG), ("2026-11-26 10:00:01", "a:b")]
+    for wide, when in ((False, "10:00:00"), (True, "2026-11-26 10:00:00")):
+        table(
+            ("WHEN", "REF"),
+            cells,
+            short={"WHEN": ["10:00:00", "10:00:01"]},
+            cut=("REF",),
+            wide=wide,
+        )
+        assert capsys.readouterr().out.splitlines()[1].startswith(f"{when}  a-team")
+    table(("WHEN", "REF"), cells[1:], short={"WHEN": ["10:00:01"]}, cut=("REF",))
+    assert "2026" in capsys.readouterr().out, "what fits is left as it is"
+
+
+def test_names_lose_what_tells_none_apart() -> None:
+    assert without_domain(["a-1.eu.example", "a-2.eu.example"]) == ["a-1", "a-2"]
+    assert without_domain(["a.eu.example", "a.us.example"]) == ["a.eu", "a.us"]
+    assert without_domain(["a", "b.example"]) == ["a", "b.example"]
+    assert without_domain(["a.example", "a.example"]) == ["a", "a"]
+    assert without_domain([]) == []
+
+
+def test_numbers_are_sorted_as_numbers() -> None:
+    names = ["n-10", "n-2", "", "10", "m-3.x", "n-2b"]
+    assert sorted(names, key=natural_order) == ["", "10", "m-3.x", "n-2", "n-2b", "n-10"]
 
 
 def test_wide_asks_for_all(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
