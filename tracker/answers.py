@@ -4,6 +4,8 @@ A large cluster takes a second of rows. They are made a few milliseconds at a ti
 and an answer that was dear is kept for a while, so that fifty who ask cost what one does.
 """
 
+import asyncio
+import functools
 import gzip
 import time
 from collections.abc import Awaitable, Callable
@@ -32,16 +34,15 @@ class Made:
     body: bytes
     until: float = 0.0  # when a new one is made
     _packed: bytes = field(default=b"", repr=False)
+    _packing: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)
 
     async def packed(self) -> bytes:
         """The body as gzip has it; packed once, in a thread where it is large."""
-        if not self._packed:
-            pack = (
-                pools.WORK.run(gzip.compress, self.body, PACKING)
-                if len(self.body) > DEAR_BYTES
-                else None
-            )
-            self._packed = gzip.compress(self.body, PACKING) if pack is None else await pack
+        async with self._packing:
+            if not self._packed:
+                small = len(self.body) < DEAR_BYTES
+                pack = functools.partial(gzip.compress, self.body, PACKING)
+                self._packed = pack() if small else await pools.WORK.run(pack)
         return self._packed
 
 
