@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.app import TrackerApp
@@ -28,6 +29,7 @@ pytestmark = [
 NASTY = "<img src=x onerror=window.hacked=1>"
 MODELS = "#models-table tbody tr"
 FAILED = 199  # the model whose pull failed
+STOPPED = 201  # the model whose bytes in storage are wrong
 HIDDEN = "document.getElementById('detail').hidden"
 IN_VIEW = """(() => {{
   const place = document.querySelector({0!r}).getBoundingClientRect();
@@ -63,6 +65,23 @@ async def press(page: Page, key: str) -> None:
         )  # fmt: skip
 
 
+class Misreader(Resident):
+    """It reads wrong bytes in storage."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(node, f"reader-{node}")
+        self.hold(digest_of(STOPPED), Held(label_of(STOPPED), GB, pulled=True), 0)
+
+    def state(self, digest: str) -> m.SwarmState:
+        return structs.replace(super().state(digest), credit=1)
+
+    async def _behave(self, message: m.ToAgent) -> None:
+        if isinstance(message, m.Grant):
+            await self.send(m.LeaseReport(message.digest, message.epoch, mismatched=message.runs))
+        else:
+            await super()._behave(message)
+
+
 @pytest.fixture
 async def crowded() -> AsyncIterator[TrackerApp]:
     """A tracker in whose cluster a pull failed, one was cancelled, one node left and one is lost."""
@@ -77,13 +96,17 @@ async def crowded() -> AsyncIterator[TrackerApp]:
                 await polite.send(m.Leaving())
                 async with Resident(501, "mute").member(app.address):
                     pass
-            yield app
+            async with Misreader(601).member(app.address), Misreader(602).member(app.address):
+                async with asyncio.timeout(20):
+                    while app.tracking.swarms[digest_of(STOPPED)].book.stopped is None:
+                        await asyncio.sleep(0.05)
+                yield app
 
 
 async def test_many_models_and_nodes(crowded: TrackerApp) -> None:
     async with browser() as page:
         await page.open(f"http://{crowded.address}/", width=1280)
-        await page.wait(f"{count(MODELS)} == 200 && {count('#nodes tbody tr')} >= 101")
+        await page.wait(f"{count(MODELS)} == 201 && {count('#nodes tbody tr')} >= 101")
         await page.wait(f"{count('#pulls tbody tr')} >= 2", 30)
         await _trouble_first_then_natural(page)
         await _search_and_filter(page)
@@ -99,12 +122,13 @@ async def test_many_models_and_nodes(crowded: TrackerApp) -> None:
 
 
 async def _trouble_first_then_natural(page: Page) -> None:
-    await page.wait(f"/failed on 1 node/.test(document.querySelector({MODELS!r}).textContent)", 30)
+    await page.wait(f"/failed on 1 node/.test({texts(f'{MODELS} .chip')}[1])", 30)
     names: list[str] = await page.run(texts(f"{MODELS} .name"))
-    assert names[0] == label_of(FAILED)
+    assert names[:2] == [label_of(STOPPED), label_of(FAILED)]
     states: list[str] = await page.run(texts(f"{MODELS} .chip"))
-    assert ["pulling" in state for state in states[1:4]] == [True] * 3
-    rest = names[4:]
+    assert ["pulling" in state for state in states[2:5]] == [True] * 3
+    assert states[0] == "stopped"
+    rest = names[5:]
     assert rest == sorted(rest, key=lambda name: [int(x) for x in name[5:-3].split("/model-")])
     [failed, cancelled] = [
         text for text in await page.run(texts("#pulls .chip")) if not text.startswith("complete")
@@ -121,7 +145,7 @@ async def _search_and_filter(page: Page) -> None:
     assert not await page.run("document.getElementById('models-none').hidden")
     await choose(page, "models-search", "")
     await choose(page, "models-filter", "trouble")
-    assert await page.run(texts(f"{MODELS} .name")) == [label_of(FAILED)]
+    assert await page.run(texts(f"{MODELS} .name")) == [label_of(STOPPED), label_of(FAILED)]
     await choose(page, "models-filter", "")
     await choose(page, "models-order", "size")
     first = await page.run(f"document.querySelector({MODELS!r} + ' .name').textContent")
@@ -159,6 +183,8 @@ async def _a_node_beside_the_page(page: Page) -> None:
     await page.run(f"location.hash = 'node={6:016x}'")
     await page.wait("/gpu-node-6/.test(document.getElementById('detail-title').textContent)")
     said = await page.run("document.getElementById('detail').innerText")
+    events = await page.run("document.getElementById('events').innerText")
+    assert f"read wrong bytes in storage: the model is stopped {label_of(STOPPED)}" in events
     for text in (
         "900 GB free",
         "failed at 25 %: no space (5)",
