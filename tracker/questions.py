@@ -98,7 +98,7 @@ class Questions:
             case "warm":
                 return _json(await self.warming.warm(ask.text))
             case "swarms":
-                return _whole(await self._answers.swarms())
+                return _whole((await self._answers.swarms()).body)
             case "pulls" | "history" | "room":
                 return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
