@@ -65,7 +65,7 @@ class BlobFile:
 
     __slots__ = (
         "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths", "made", "offsets",
-        "on_disk", "owners", "published", "reserved", "shown", "size", "suspect", "suspects_left",
+        "on_disk", "owners", "published", "reserved", "size", "suspect", "suspects_left",
     )  # fmt: skip
 
     def __init__(self, blob_id: str, file: File) -> None:
@@ -80,9 +80,6 @@ class BlobFile:
         self.published = False
         self.on_disk = False
         self.made = 0  # how often the partial file was created; each is another inode
-        self.shown = (
-            False  # engines may have this partial file open without knowing which chunks are proved
-        )
         self.allocated = 0  # bytes of disk that the file holds already
         self.reserved = False  # its missing space counts against other models
         self.suspect: bytearray | None = None

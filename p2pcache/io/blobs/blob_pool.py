@@ -20,8 +20,6 @@ from p2pcache.io.disk.agent_db import Proof, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
 
-_OTHERS_READ = 0o004  # a partial file has no such bit unless it was visible under `models/`
-
 
 class BlobPool:
     """The pool of blobs. Thread-safe.
@@ -96,11 +94,12 @@ class BlobPool:
         self._partial.pop(blob.id, None)
 
     def on_demoted(self, blob: BlobFile) -> None:
-        """`blobs/<hex>` was moved to `partial/<hex>`. Under the lock."""
+        """`blobs/<hex>` lost its name, and a copy of it is `partial/<hex>`. Under the lock."""
         self.files.drop(blob.id)
         self._published.pop(blob.id, None)
         self._partial[blob.id] = blob.size
-        blob.published, blob.shown = False, True
+        blob.published, blob.made = False, blob.made + 1
+        self.changed.notify_all()
 
     def names(self) -> list[tuple[str, bool]]:
         """(id, published) of every blob on disk."""
@@ -181,7 +180,6 @@ class BlobPool:
             return
         blob.on_disk = True
         blob.allocated = info.st_blocks * 512
-        blob.shown = bool(info.st_mode & _OTHERS_READ)
         found = bitmap.decode(
             read_small(self.folders.partial, f"{blob.id}.have", bitmap.MAX_BITMAP_BYTES)
         )
@@ -246,7 +244,6 @@ class BlobPool:
             self.disk.unlink(self.folders.partial, blob.id)
             raise
         blob.on_disk, blob.dirty, blob.made = True, True, blob.made + 1
-        blob.shown = False
 
     def reserve(self, blob: BlobFile) -> None:
         """Give a partial blob its disk space now.

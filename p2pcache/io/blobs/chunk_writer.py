@@ -1,8 +1,8 @@
 """One incoming stream of one chunk, and the fence between streams of the same chunk.
 
 The first writer of a chunk (the *primary*) writes straight into the partial blob. Writers that begin
-meanwhile write into nameless scratch files. So do all writers of a blob that engines may still read
-since it was published once. The first writer that proves its bytes fences the others: their later
+meanwhile write into nameless scratch files. So do all writers of a published blob that is being
+demoted: it is filled when that is done. The first writer that proves its bytes fences the others: their later
 puts do nothing, and their running ones are waited for. Only then is the region filled (from the
 scratch file, if a second writer won), copied to the chunk's other places, and marked. So a proved
 region is never written again, and no byte of an unproved stream can follow a proof. Slots are kept by
@@ -70,7 +70,7 @@ class Writers:
                 return None
             slot = self._slots.get(key) or Slot(key)
             blob, position = place
-            if slot.primary is None and not slot.proving and not blob.shown:
+            if slot.primary is None and not slot.proving and not blob.published:
                 writer = ChunkWriter(self, slot, model, chunk, blobs.writer(blob),
                                      blob.offsets[position])  # fmt: skip
                 slot.primary = writer
@@ -112,7 +112,9 @@ class Writers:
         """
         blobs, slot = self.blobs, winner.slot
         with blobs.lock:
-            blobs.changed.wait_for(lambda: not slot.proving)
+            blobs.changed.wait_for(
+                lambda: not slot.proving and (winner.fenced or not _demoted_now(slot.writers))
+            )
             if winner.model.has_chunk(winner.chunk):
                 return True
             if winner.fenced:
@@ -153,6 +155,15 @@ class Writers:
                         continue
                     blobs.disk.copy_range(winner.file.fd, winner.base, target.fd, offset,
                                           winner.length)  # fmt: skip
+
+
+def _demoted_now(writers: "list[ChunkWriter]") -> bool:
+    """Whether a place of the chunk lies in a published file, which a partial copy is about to replace."""
+    return any(
+        blob.published
+        for model, chunk in {(writer.model, writer.chunk) for writer in writers}
+        for blob, _ in model.open_places(chunk)
+    )
 
 
 def _places(writers: "list[ChunkWriter]") -> list[tuple[BlobFile, list[int]]]:
@@ -284,6 +295,7 @@ class ChunkWriter:
         with self._writers.blobs.lock:
             self.fenced = self._ended = True
             self._settle()
+            self._writers.blobs.changed.notify_all()  # its own `finish` may wait for a place
 
     def _settle(self) -> None:
         if self._active == 0 and self.fenced:

@@ -1,18 +1,23 @@
 """Whether the bytes of blobs are believed: proved by reading, doubted, taken back.
 
 A proved chunk of a published blob rests on the blob's proof record. When its bytes turn out wrong the
-blob is demoted: it becomes partial again, and its bad chunks are mended in place.
+blob is demoted: a copy of it becomes partial, and the bad chunks are mended there.
 """
 
+import logging
 import os
 from collections.abc import Iterable
 
+from p2pcache.errors import P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
+from p2pcache.io.blobs.reservation import check
 from p2pcache.io.disk.agent_db import Proof
 from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.region_hash import proves
 from p2pcache.io.disk.syscalls import is_hole
+
+_log = logging.getLogger(__name__)
 
 
 def recheck(pool: BlobPool, blob: BlobFile) -> None:
@@ -73,11 +78,12 @@ def take_back(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
 
 
 def demote(pool: BlobPool, blob: BlobFile) -> None:
-    """Make a published blob partial again, so that its bad chunks can be mended in place.
+    """Make a published blob partial again, in a new file, so that its bad chunks can be mended there.
 
-    Trees that show it are removed first: a model's path is complete or absent. The proof record
-    goes before the file moves, so a crash in between believes nothing. Engines may go on reading
-    the file: only proved bytes are written into it from here on, and it is never cut.
+    Who has the published file open or mapped keeps it as it is: it loses its name and is never written
+    again. Trees that show it are removed first: a model's path is complete or absent. The proof record
+    goes before the name, so a crash in between believes nothing. Where the disk has no room for a
+    second file, or can't read the first, all of the blob comes anew.
     """
     with pool.maintenance, cache_errors(pool, f"{pool.root}/blobs/{blob.id}"):
         pool.before_demote(blob.id)
@@ -87,25 +93,55 @@ def demote(pool: BlobPool, blob: BlobFile) -> None:
             pool.proofs.pop(blob.id, None)
             pool.records.remove_proofs([blob.id])
             file = pool.reader(blob, check=False)
-            if os.fstat(file.fd).st_size > blob.size:
-                _start_over(pool, blob)
-                return
-            pool.write_bitmap(blob, blob.bits, blob.done_bytes)
-            pool.disk.chmod(file.fd, 0o644)  # loaders may have it in an arriving directory
-            pool.disk.rename(pool.folders.blobs, blob.id, pool.folders.partial, blob.id)
-            pool.on_demoted(blob)
-            blob.allocated = os.fstat(file.fd).st_blocks * 512
-            pool.disk.truncate(pool.writer(blob).fd, blob.size)
-            blob.dirty = True
+        name = f"mended-{blob.id}"
+        try:
+            _copy(pool, blob, file, name)
+            with pool.lock:
+                _replace(pool, blob, name)
+        except (OSError, P2PCacheError) as error:
+            _log.warning(
+                "no copy of the damaged blob %s (%s): all of it comes anew", blob.id, error
+            )
+            with pool.lock:
+                _start_over(pool, blob, name)
         pool.disk.sync(pool.folders.partial)
         pool.disk.sync(pool.folders.blobs)
 
 
-def _start_over(pool: BlobPool, blob: BlobFile) -> None:
-    """Give up a published file that was made longer: cutting it would harm readers that have it mapped."""
-    pool.files.drop(blob.id)
+def _copy(pool: BlobPool, blob: BlobFile, file: OpenFile, name: str) -> None:
+    """Copy a published file to `tmp/`, durably. Without the lock: a large one takes seconds."""
+    check(pool, blob.size, 0)
+    fd = pool.disk.open_write(pool.folders.tmp, name, create=True)
+    try:
+        pool.disk.truncate(fd, blob.size)
+        found = min(os.fstat(file.fd).st_size, blob.size)
+        pool.disk.copy_range(file.fd, 0, fd, 0, found)
+        pool.disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _replace(pool: BlobPool, blob: BlobFile, name: str) -> None:
+    """Let the copy take the published file's place, as a partial one. Under the lock."""
+    if not blob.published:  # deleted behind our back meanwhile
+        pool.disk.unlink(pool.folders.tmp, name)
+        return
+    pool.write_bitmap(blob, blob.bits, blob.done_bytes)
+    pool.disk.rename(pool.folders.tmp, name, pool.folders.partial, blob.id)
     pool.disk.unlink(pool.folders.blobs, blob.id)
+    pool.on_demoted(blob)
+    blob.allocated = os.fstat(pool.writer(blob).fd).st_blocks * 512
+    blob.dirty = True
+
+
+def _start_over(pool: BlobPool, blob: BlobFile, name: str) -> None:
+    """Give up a published file. Nothing is believed of it, whatever the disk refuses. Under the lock."""
+    pool.files.drop(blob.id)
     pool.on_deleted(blob)
+    for folder, each in ((pool.folders.tmp, name), (pool.folders.partial, blob.id),
+                         (pool.folders.blobs, blob.id)):  # fmt: skip
+        pool.disk.unlink(folder, each)
+    pool.changed.notify_all()
 
 
 def _proves(blob: BlobFile, position: int, file: OpenFile) -> bool:
@@ -116,11 +152,12 @@ def _proves(blob: BlobFile, position: int, file: OpenFile) -> bool:
 
 
 def _renew_proof(pool: BlobPool, blob: BlobFile) -> None:
-    with pool.maintenance, pool.lock:
-        info = os.fstat(pool.reader(blob, check=False).fd)
-        if info.st_size != blob.size:
-            demote(pool, blob)
-            return
-        proof = Proof(info.st_size, info.st_mtime_ns)
-        pool.records.add_proofs([(blob.id, proof)])
-        pool.proofs[blob.id] = proof
+    with pool.maintenance:
+        with pool.lock:
+            info = os.fstat(pool.reader(blob, check=False).fd)
+            if info.st_size == blob.size:
+                proof = Proof(info.st_size, info.st_mtime_ns)
+                pool.records.add_proofs([(blob.id, proof)])
+                pool.proofs[blob.id] = proof
+                return
+        demote(pool, blob)
