@@ -6,19 +6,20 @@ A `ref_or_dir` is an existing directory or .safetensors file, which needs no age
 
 import operator
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import UsageError
-from p2pcache.loader.format.dtypes import Framework
+from p2pcache.loader.format.dtypes import Framework, import_torch
 from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.open_model import OpenModel
 from p2pcache.loader.plan.placement import plan_placement
 from p2pcache.loader.plan.selection import Filter, ParallelAxis, select_tensors
 from p2pcache.loader.report import LoadReport
 from p2pcache.loader.resolve import Fetch
-from p2pcache.loader.session import open_session
+from p2pcache.loader.session import Memory, open_session
+from p2pcache.loader.source.catalog import Part
 from p2pcache.loader.stream import (
     MIN_LIMIT_BYTES,
     TensorStream,
@@ -51,6 +52,9 @@ def safe_open(
     framework: Framework = "pt",
     device: Device = "cpu",
     *,
+    subfolder: str | None = None,
+    files: str | Sequence[str] | None = None,
+    memory: Memory = "auto",
     fetch: Fetch = "all",
     agent: str | None = None,
     timeout_s: float | None = None,
@@ -61,6 +65,9 @@ def safe_open(
         ref_or_dir: a directory, a file, or a ref.
         framework: "pt" (torch), "np" (numpy) or "raw" (`RawTensor`).
         device: where tensors go: "cpu", "cuda", "cuda:1", a torch.device, or the number of a GPU.
+        subfolder: see `iter_tensors`.
+        files: see `iter_tensors`.
+        memory: see `iter_tensors`.
         fetch: "all": the agent fetches the whole model; "needed": only what is asked for.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: of the opening, then of each tensor, in seconds; None: no limit.
@@ -71,8 +78,12 @@ def safe_open(
     device = check_framework(framework, device)
     if device != "cpu":
         cuda_device(device)
-    session = open_session(ref_or_dir, agent, fetch, timeout_s)
-    return OpenModel(session, framework, device, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s, Part.parse(subfolder, files))
+    try:
+        return OpenModel(session, framework, device, timeout_s, memory)
+    except BaseException:
+        session.source.close()
+        raise
 
 
 def iter_tensors(
@@ -83,6 +94,9 @@ def iter_tensors(
     filter: Filter | None = None,  # noqa: A002  # the name that other loaders use
     stage: tuple[int, int] | None = None,
     parallel: ParallelAxis | Sequence[ParallelAxis] = (),
+    subfolder: str | None = None,
+    files: str | Sequence[str] | None = None,
+    memory: Memory = "auto",
     memory_limit: int | str | None = None,
     owned: bool = True,
     fetch: Fetch = "all",
@@ -99,12 +113,19 @@ def iter_tensors(
         filter: which tensors to load: a glob, several, or a function of the name.
         stage: (i, n): only stage i of n of a pipeline, as a "pipeline" axis.
         parallel: this process' places in parallel groups; see `ParallelAxis`.
+        subfolder: the folder of the model that has the weights, such as "text_encoder"; None: the
+            model's own directory.
+        files: globs of .safetensors files, such as "*.fp16.safetensors", for a model that has its
+            weights in several variants; None: as the index says.
+        memory: host tensors of a complete model. "auto": mappings of a published model's files (nobody
+            changes them), copies of any other directory. "mapped": mappings of any directory; it must
+            not be changed while a tensor of it lives. "private": copies.
         memory_limit: bytes, or text such as "2GiB". It bounds the memory that the loader holds itself
             (tensors that are read and not yet handed out, and the pinned ring), on host and device
             each. A larger tensor is loaded all the same, alone. None: 64 MiB on the host, 256 MiB on
             a device.
-        owned: True: tensors own their memory. False: each is valid until the next is asked for; its
-            memory is used again.
+        owned: True: nobody changes a tensor's bytes while it lives. False: each is valid until the next
+            is asked for; its memory is used again.
         fetch: "all": the agent fetches the whole model; "needed": only what this load reads.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: of the whole load, in seconds; None: no limit.
@@ -117,7 +138,7 @@ def iter_tensors(
     device = check_framework(framework, device)
     limit_bytes = _limit(memory_limit, HOST_LIMIT if device == "cpu" else DEVICE_LIMIT)
     axes = _axes(stage, parallel)
-    session = open_session(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s, Part.parse(subfolder, files))
     try:
         return start(
             session,
@@ -127,6 +148,7 @@ def iter_tensors(
             limit_bytes=limit_bytes,
             owned=owned,
             tuning=tuning or Tuning(),
+            memory=memory,
         )
     except BaseException:
         session.source.close()
@@ -141,16 +163,38 @@ def load(
     filter: Filter | None = None,  # noqa: A002
     stage: tuple[int, int] | None = None,
     parallel: ParallelAxis | Sequence[ParallelAxis] = (),
+    dtype: Any = None,
+    subfolder: str | None = None,
+    files: str | Sequence[str] | None = None,
+    memory: Memory = "auto",
     memory_limit: int | str | None = None,
     fetch: Fetch = "all",
     agent: str | None = None,
     timeout_s: float | None = None,
 ) -> dict[str, Any]:
-    """Load all tensors of a model into a dict by name. The arguments are those of `iter_tensors`.
+    """Load all tensors of a model into a dict by name. The arguments are those of `iter_tensors`, and one more.
+
+    Args:
+        ref_or_dir: see `iter_tensors`.
+        device: see `iter_tensors`.
+        framework: see `iter_tensors`.
+        filter: see `iter_tensors`.
+        stage: see `iter_tensors`.
+        parallel: see `iter_tensors`.
+        dtype: a torch dtype, or its name, that tensors of floating point numbers of 16 bits and more
+            are converted to, one by one; smaller ones belong to scales, and stay. None: as they are.
+        subfolder: see `iter_tensors`.
+        files: see `iter_tensors`.
+        memory: see `iter_tensors`.
+        memory_limit: see `iter_tensors`.
+        fetch: see `iter_tensors`.
+        agent: see `iter_tensors`.
+        timeout_s: see `iter_tensors`.
 
     Raises:
         P2PCacheError: as `iter_tensors`; or the load failed midway.
     """
+    convert = _conversion(dtype, framework)
     with iter_tensors(
         ref_or_dir,
         device=device,
@@ -158,12 +202,34 @@ def load(
         filter=filter,
         stage=stage,
         parallel=parallel,
+        subfolder=subfolder,
+        files=files,
+        memory=memory,
         memory_limit=memory_limit,
         fetch=fetch,
         agent=agent,
         timeout_s=timeout_s,
     ) as stream:
-        return dict(stream)
+        if convert is None:
+            return dict(stream)
+        return {name: convert(tensor) for name, tensor in stream}
+
+
+def _conversion(dtype: Any, framework: Framework) -> Callable[[Any], Any] | None:
+    if dtype is None:
+        return None
+    if framework != "pt":
+        raise UsageError(f"dtype {dtype!r}: framework {framework!r} converts nothing; ask for 'pt'")
+    torch = import_torch()
+    wanted = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if not isinstance(wanted, torch.dtype) or not wanted.is_floating_point:
+        raise UsageError(f"dtype {dtype!r}: expected torch.bfloat16 or another of floating point")
+
+    def convert(tensor: Any) -> Any:
+        found = tensor.dtype
+        return tensor.to(wanted) if found.is_floating_point and found.itemsize >= 2 else tensor
+
+    return convert
 
 
 def load_into(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from operator import index as index_of
+from pathlib import Path
 from types import EllipsisType
 from typing import Any, SupportsIndex, TypeGuard
 
@@ -18,8 +19,10 @@ from p2pcache.loader.memory.tensors import wrap
 from p2pcache.loader.plan.batches import Batch
 from p2pcache.loader.plan.selection import LoadItem, cut_tensor, whole_tensor
 from p2pcache.loader.report import LoadReport
-from p2pcache.loader.session import Closeable, Session
+from p2pcache.loader.session import Closeable, Memory, Session
 from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
+from p2pcache.loader.transfer.mapped import map_tensor
 from p2pcache.loader.transfer.reading import read_host
 
 _WAIT_S = 1.0  # of one wait, before the deadline is checked again
@@ -31,7 +34,12 @@ class OpenModel(Closeable):
     """Made by `safe_open`; use `with`, or `close`. Thread-safe."""
 
     def __init__(
-        self, session: Session, framework: Framework, device: str, timeout_s: float | None
+        self,
+        session: Session,
+        framework: Framework,
+        device: str,
+        timeout_s: float | None,
+        memory: Memory = "auto",
     ) -> None:
         """Take over a session; its source is closed with the model.
 
@@ -40,14 +48,16 @@ class OpenModel(Closeable):
             framework: of the tensors.
             device: where tensors go.
             timeout_s: of each tensor, in seconds; None: no limit.
+            memory: whether host tensors are mappings.
         """
         self._session = session
+        self._mappable = session.mappable(memory)
         self._framework = framework
         self._device = device
         self._timeout_s = timeout_s
         self._closed = False
         self._opener = os.getpid()
-        self._report = LoadReport(session.source.name)
+        self._report = LoadReport(session.source.name, mapped=self._mappable is not None)
         self._read_names: set[str] = set()  # tensors of which something was read
         self._first_s = 0.0  # when the first tensor was asked for, on the monotonic clock
         self._reset_process_state()
@@ -81,6 +91,12 @@ class OpenModel(Closeable):
             self._report.tensors = len(self._read_names)
             self._report.source = self._session.source.stats()
             self._report.log()
+
+    @property
+    def directory(self) -> Path | None:
+        """Where the model lies, if it is complete here and is a directory; None: it isn't."""
+        source = self._session.source
+        return source.path if isinstance(source, DirectorySource) and source.path.is_dir() else None
 
     def keys(self) -> list[str]:
         """The names of all tensors, in order of file and offset."""
@@ -141,6 +157,16 @@ class OpenModel(Closeable):
                 self._idle.notify_all()
 
     def _read_item(self, item: LoadItem) -> Any:
+        tensor = None
+        if self._mappable is not None:
+            tensor = map_tensor(self._mappable, item, self._framework)
+        if tensor is None:
+            tensor = self._copy_item(item)
+        else:
+            self._count(item, 0.0, 0.0)
+        return tensor if self._device == "cpu" else to_device(tensor, self._device)
+
+    def _copy_item(self, item: LoadItem) -> Any:
         batch = Batch([])
         batch.add(item)
         began = time.monotonic()
@@ -150,8 +176,7 @@ class OpenModel(Closeable):
         self._read(batch, block)
         self._count(item, available - began, time.monotonic() - available)
         info = item.info
-        tensor = wrap(block.owner, 0, item.nbytes, info.dtype, item.shape, self._framework)
-        return tensor if self._device == "cpu" else to_device(tensor, self._device)
+        return wrap(block.owner, 0, item.nbytes, info.dtype, item.shape, self._framework)
 
     def _count(self, item: LoadItem, waited_s: float, reading_s: float) -> None:
         report = self._report

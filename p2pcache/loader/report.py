@@ -49,6 +49,7 @@ class LoadReport:
     seconds: float = 0.0
     memory_limit_bytes: int = 0
     memory_peak_bytes: int = 0  # of the memory that the limit bounds
+    mapped: bool = False  # host tensors are mappings of the model's files
     waits: Waits = field(default_factory=Waits)
     source: SourceStats = field(default_factory=SourceStats)
     failed: bool = False
@@ -82,6 +83,8 @@ class LoadReport:
         )
 
     def _memory(self) -> str:
+        if self.mapped:
+            return "; mapped"
         if not self.memory_limit_bytes:  # an open model holds no memory
             return ""
         limit = format_bytes(self.memory_limit_bytes)

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.format.dtypes import FRAMEWORKS, Framework, import_numpy
@@ -26,8 +26,9 @@ from p2pcache.loader.plan.batches import (
 )
 from p2pcache.loader.plan.placement import Placement, Transfer
 from p2pcache.loader.plan.selection import LoadItem
-from p2pcache.loader.report import LoadReport
-from p2pcache.loader.session import Closeable, Session
+from p2pcache.loader.report import LoadReport, Waits
+from p2pcache.loader.session import Closeable, Memory, Session
+from p2pcache.loader.transfer.mapped import MappedDelivery
 from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
@@ -53,22 +54,41 @@ class Tuning:
         return self.threads or min(most, max(2, os.cpu_count() or 2))
 
 
+class Delivery(Protocol):
+    """What brings a load's tensors: threads that read, or mappings."""
+
+    waits: Waits
+    bytes_read: int
+    bytes_delivered: int
+
+    def next(self) -> list[tuple[str, Any]] | None:
+        """Wait for the next (name, tensor); None at the end."""
+        ...
+
+    def close(self) -> None:
+        """End it; tensors that were handed out stay valid."""
+        ...
+
+
 class TensorStream(Closeable):
     """Iterator of (name, tensor) in the order in which bytes arrive. Close it, or use `with`."""
 
-    def __init__(self, session: Session, pipeline: Pipeline, budget: Budget) -> None:
+    def __init__(self, session: Session, delivery: Delivery, budget: Budget) -> None:
         """Made by `iter_tensors`.
 
         Args:
             session: its source is closed with the stream.
-            pipeline: has begun to read.
+            delivery: has begun.
             budget: counts the memory below the limit.
         """
         self.report = LoadReport(
-            session.source.name, memory_limit_bytes=budget.limit_bytes, waits=pipeline.waits
+            session.source.name,
+            memory_limit_bytes=budget.limit_bytes,
+            mapped=isinstance(delivery, MappedDelivery),
+            waits=delivery.waits,
         )
         self._source = session.source
-        self._pipeline = pipeline
+        self._delivery = delivery
         self._budget = budget
         self._ready: deque[tuple[str, Any]] = deque()
         self._began = time.monotonic()
@@ -85,7 +105,7 @@ class TensorStream(Closeable):
     def _next(self) -> tuple[str, Any]:
         if not self._ready and not self._closed:
             try:
-                found = self._pipeline.next()
+                found = self._delivery.next()
             except BaseException:
                 self.report.failed = True
                 self.close()
@@ -106,7 +126,7 @@ class TensorStream(Closeable):
         self._closed = True
         self._ready.clear()
         try:
-            self._pipeline.close()
+            self._delivery.close()
         finally:
             self._source.close()
             self._log_report()
@@ -114,8 +134,8 @@ class TensorStream(Closeable):
     def _log_report(self) -> None:
         report = self.report
         report.seconds = time.monotonic() - self._began
-        report.bytes = self._pipeline.bytes_delivered
-        report.bytes_read = self._pipeline.bytes_read
+        report.bytes = self._delivery.bytes_delivered
+        report.bytes_read = self._delivery.bytes_read
         report.memory_peak_bytes = self._budget.peak_bytes
         report.source = self._source.stats()
         report.log()
@@ -130,6 +150,7 @@ def start(
     limit_bytes: int,
     owned: bool,
     tuning: Tuning,
+    memory: Memory = "auto",
 ) -> TensorStream:
     """Begin a load of new tensors.
 
@@ -141,12 +162,17 @@ def start(
         limit_bytes: of memory that the loader holds itself.
         owned: True: tensors own their memory; False: each is valid until the next is asked for.
         tuning: for measurements.
+        memory: whether host tensors are mappings; they need none of the limit.
 
     Raises:
         UsageError: the framework or the device can't be used.
         NoSpace: no memory for arena or ring.
     """
     device = check_framework(framework, device)
+    mappable = session.mappable(memory)
+    if device == "cpu" and mappable is not None:
+        found = MappedDelivery(mappable, items, framework, session.deadline)
+        return TensorStream(session, found, Budget(0))
     batch_bytes = _batch_bytes(session, tuning, on_device=device != "cpu")
     plan = _batches_within(limit_bytes, items, batch_bytes)
     if device == "cpu":

@@ -240,6 +240,11 @@ class Trees:
             os.close(space)
 
 
+def is_tree_name(entry: str) -> bool:
+    """Whether a directory has the name of a published tree, whole or of some files."""
+    return _parse("", "", entry) is not None
+
+
 def _parse(namespace: str, name: str, entry: str) -> Tree | None:
     digest, plus, selection = entry[1:].partition("+")
     if not entry.startswith("@") or not is_digest(digest) or bool(plus) != is_name(selection):

@@ -1,14 +1,20 @@
-"""Loads transformers' models through a state dict whose tensors are read when they are used."""
+"""Loads transformers' models: a complete one its own way, an arriving one tensor by tensor as they are used."""
 
 import copy
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import UsageError
 from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
-from p2pcache.loader.open_model import Index, TensorSlice
+from p2pcache.loader.open_model import Index, OpenModel, TensorSlice
 from p2pcache.loader.resolve import existing_path, pull_pinned
+from p2pcache.loader.session import Memory
+
+# What transformers looks for; a directory whose weights are called otherwise is read here.
+_ITS_NAMES = ("model.safetensors", "model.safetensors.index.json")
 
 
 class LazyTensor:
@@ -49,16 +55,20 @@ def from_pretrained(
     auto_class: Any,
     *,
     config: Any = None,
+    memory: Memory = "auto",
     agent: str | None = None,
     timeout_s: float | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Make a transformers model while its weights still arrive.
+    """Make a transformers model, while its weights still arrive if need be.
+
+    A model that is complete here is given to transformers' own `from_pretrained`, which maps its files.
 
     Args:
         ref_or_dir: a directory, or a ref.
         auto_class: `AutoModelForCausalLM`, or any class with transformers' `from_pretrained`.
         config: the model's; None: from its config.json.
+        memory: "private": parameters on the host have memory of their own; else see `iter_tensors`.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: of each tensor's bytes, in seconds; None: no limit.
         kwargs: for `auto_class.from_pretrained`: dtype, device_map, ...
@@ -81,13 +91,36 @@ def from_pretrained(
     if folder is None:
         folder, pinned = pull_pinned(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
+    with safe_open(weights, agent=agent, timeout_s=timeout_s, memory=memory) as found:
+        whole = found.directory
+        if (
+            memory == "auto"
+            and whole is not None
+            and any((whole / n).is_file() for n in _ITS_NAMES)
+        ):
+            return _its_own_way(auto_class, whole, config, kwargs)
+        return _tensor_by_tensor(auto_class, found, folder, config, kwargs)
+
+
+def _its_own_way(auto_class: Any, folder: Path, config: Any, kwargs: Mapping[str, Any]) -> Any:
+    more = dict(kwargs)
+    if config is not None:
+        more["config"] = config
+    if hasattr(auto_class, "from_config"):  # an auto class would ask at the terminal
+        more["trust_remote_code"] = False
+    return auto_class.from_pretrained(folder, **more)
+
+
+def _tensor_by_tensor(
+    auto_class: Any, found: OpenModel, folder: Path, config: Any, kwargs: Mapping[str, Any]
+) -> Any:
     from transformers import AutoConfig, GenerationConfig
 
-    config = config if config is not None else AutoConfig.from_pretrained(folder)
+    if config is None:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     auto_class, config = _concrete(auto_class, config)
-    with safe_open(weights, agent=agent, timeout_s=timeout_s) as found:
-        lazy = {name: LazyTensor(found.get_slice(name)) for name in found.keys()}  # noqa: SIM118
-        model = auto_class.from_pretrained(None, config=config, state_dict=lazy, **kwargs)
+    lazy = {name: LazyTensor(found.get_slice(name)) for name in found.keys()}  # noqa: SIM118
+    model = auto_class.from_pretrained(None, config=config, state_dict=lazy, **kwargs)
     made = model[0] if isinstance(model, tuple) else model  # output_loading_info=True
     if (folder / "generation_config.json").is_file() and hasattr(made, "generation_config"):
         made.generation_config = GenerationConfig.from_pretrained(folder)

@@ -5,10 +5,12 @@ A ring slot may be written again, and a device buffer read, only after the event
 """
 
 import ctypes
+import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from p2pcache.errors import NoSpace, P2PCacheError, UsageError
@@ -16,6 +18,8 @@ from p2pcache.loader.format.dtypes import import_torch, native_shape, torch_dtyp
 from p2pcache.loader.memory.arena import pages
 
 _HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
+# Where NVIDIA's driver and AMD's show themselves.
+_DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 
 
 class HostMemory(NamedTuple):
@@ -286,10 +290,23 @@ def cuda_device(word: str) -> Any:
     """
     found, cuda = known_device(word), import_torch().cuda
     if found.type != "cuda" or not cuda.is_available():
-        raise UsageError(f"device {word!r} can't be used here; use device='cpu'")
+        why = _no_gpu() if found.type == "cuda" else "it is no GPU that torch.cuda knows"
+        raise UsageError(f"device {word!r} can't be used here: {why}; or use device='cpu'")
     if (found.index or 0) >= cuda.device_count():
         raise UsageError(f"device {word!r}: torch sees {cuda.device_count()} GPUs here")
     return found
+
+
+def _no_gpu() -> str:
+    """Why torch sees no GPU, and what to do."""
+    version, hidden = import_torch().version, os.environ.get("CUDA_VISIBLE_DEVICES")
+    if version.cuda is None and version.hip is None:
+        return "this torch is built for CPUs; install one that is built for GPUs"
+    if hidden is not None and hidden.strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs; unset it"
+    if not any(path.exists() for path in _DRIVERS):
+        return "no driver of a GPU is loaded; install it, or give the container a GPU"
+    return "torch finds no GPU though there is a driver; nvidia-smi or rocminfo says more"
 
 
 def to_device(tensor: Any, word: str) -> Any:

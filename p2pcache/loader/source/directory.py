@@ -5,10 +5,13 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from p2pcache.errors import IntegrityError, NotFound, UsageError
 from p2pcache.io.blobs.blob_file import OPEN_FILES, OpenFile
 from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.models.published_tree import is_tree_name
+from p2pcache.loader.memory.mapping import map_private
 from p2pcache.loader.source.base import Range, SourceStats
 
 MAX_FILES = 100_000  # of one directory; a manifest may list no more
@@ -32,6 +35,10 @@ class DirectorySource:
             NotAllowed, P2PCacheError: the disk refused.
         """
         self.name = name or str(path)
+        self.path = path
+        # Nobody changes the files of a published tree: mended ones are new files.
+        self.published = is_tree_name(path.resolve().name)
+        self._mappings: dict[str, Any] = {}
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
         self._open: dict[str, OpenFile] = {}
@@ -87,6 +94,24 @@ class DirectorySource:
             self._open.pop(oldest, None)
         return file
 
+    def mapping(self, path: str) -> Any:
+        """A private mapping of a whole file, with the buffer protocol; None: it can't be mapped.
+
+        Raises:
+            IntegrityError: the file is shorter than it was, or another one.
+            NotFound, P2PCacheError: it can't be opened.
+        """
+        found = self._mappings.get(path)
+        if found is None:
+            file, size = self._file(path), self._sizes[path]
+            if os.fstat(file.fd).st_size < size:
+                raise _too_short(str(self._paths[path]), os.fstat(file.fd).st_size)
+            try:
+                found = self._mappings[path] = map_private(file.fd, size)
+            except OSError:  # a file system without mappings, or no room in the address space
+                return None
+        return found
+
     def available(self, path: str, start: int, end: int) -> bool:
         """See `Source.available`: true for each range inside a file."""
         return 0 <= start <= end <= self._sizes.get(path, -1)
@@ -119,8 +144,9 @@ class DirectorySource:
         return SourceStats(bytes_disk=self._read_bytes)
 
     def close(self) -> None:
-        """See `Source.close`."""
+        """See `Source.close`. Mapped tensors stay valid."""
         self._open.clear()
+        self._mappings.clear()
 
 
 def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None:
@@ -141,9 +167,7 @@ def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None
         while left:
             got = os.preadv(fd, left, start)  # perhaps fewer bytes than were asked for
             if got == 0 and any(left):
-                raise IntegrityError(
-                    f"{what} ends at byte {start}, too early; pull the model again"
-                )
+                raise _too_short(what, start)
             start += got
             filled = 0
             while filled < len(left) and got >= len(left[filled]):
@@ -152,6 +176,10 @@ def read_all(fd: int, start: int, into: Sequence[memoryview], what: str) -> None
             left = left[filled:]
             if got:
                 left[0] = left[0][got:]
+
+
+def _too_short(what: str, end: int) -> IntegrityError:
+    return IntegrityError(f"{what} ends at byte {end}, too early; pull the model again")
 
 
 def _reraise(error: OSError) -> None:
