@@ -4,12 +4,12 @@ SGLang's load formats are a closed list, but its plugins may wrap any function. 
 `DefaultModelLoader._get_weights_iterator`, and calls it where weights can't come from p2pcache.
 """
 
+import dataclasses
 import functools
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import UsageError
@@ -20,7 +20,6 @@ log = logging.getLogger(__name__)
 TARGET = "sglang.srt.model_loader.loader.DefaultModelLoader._get_weights_iterator"
 SWITCH = "P2PCACHE_SGLANG"
 _FORMATS = ("auto", "safetensors")
-_MTP = "mtp.safetensors"  # SGLang reads it for some models, though no index names it
 
 
 @functools.cache
@@ -67,7 +66,7 @@ def around(
     source: Any,
     **others: Any,
 ) -> Iterable[tuple[str, Any]]:
-    """The weights of a model, as SGLang's own iterator yields them.
+    """The weights of a model, by SGLang's own iterator if it is complete, else as that yields them.
 
     Args:
         settings: the operator's.
@@ -81,19 +80,17 @@ def around(
         P2PCacheError: as `iter_tensors`.
     """
     where = find_weights(source.model_or_path, settings)
-    reason = _unsupported(loader, source, where)
-    if where is None or (reason and isinstance(where, Path)):
+    if not isinstance(where, str):
+        if where is not None:
+            log.info("%s is complete: SGLang reads it itself", where)
+            source = dataclasses.replace(source, model_or_path=str(where))
         return original(loader, source, **others)
-    if reason:
+    if reason := _unsupported(loader, source):
         raise UsageError(
             f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
         )
     # Not logged in `register`, since SGLang sets up its logging after it.
     log.info("weights come by p2pcache from %s", where)
-    if isinstance(where, Path) and others.get("resolved_source") is None:
-        loader._prepare_weights(  # noqa: SLF001  # it checks --model-checksum, too
-            source.model_or_path, source.revision, source.fall_back_to_pt
-        )
     draft = loader.load_config.draft_model_idx
     if draft is not None:
         found: Iterable[tuple[str, Any]] = loader._filter_mtp_weights(  # noqa: SLF001
@@ -105,13 +102,11 @@ def around(
     return stream_weights(where, settings, prefix=source.prefix)
 
 
-def _unsupported(loader: Any, source: Any, where: object) -> str:
+def _unsupported(loader: Any, source: Any) -> str:
     """Why SGLang itself must choose or read the files of this source; "": it need not."""
     load_format = loader.load_config.load_format
     if getattr(load_format, "value", load_format) not in _FORMATS:
         return f"--load-format {getattr(load_format, 'value', load_format)}"
     if source.allow_patterns_overrides is not None:
         return f"its weights are the files {', '.join(source.allow_patterns_overrides)}"
-    if isinstance(where, Path) and (where / _MTP).is_file():
-        return f"it has {_MTP}"
     return ""

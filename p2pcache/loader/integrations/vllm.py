@@ -1,13 +1,15 @@
 """vLLM's plugin for `--load-format p2pcache`: entry point group `vllm.general_plugins`.
 
-The loader is vLLM's `DefaultModelLoader` with another iterator over weights. Expert filter, prefixes,
-unused and missing weights and quantization stay vLLM's. The iterator's method isn't public, so a vLLM
-without it gets a loader on the public base class, without these features.
+The loader is vLLM's `DefaultModelLoader` with another iterator over weights that still arrive; a complete
+model goes vLLM's own way. Expert filter, prefixes, unused and missing weights and quantization stay
+vLLM's. The iterator's method isn't public, so a vLLM without it gets a loader on the public base class,
+without these features.
 """
 
 import dataclasses
 import functools
 import inspect
+import json
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -27,7 +29,10 @@ log = logging.getLogger(__name__)
 
 LOAD_FORMAT = "p2pcache"
 _EXTRA = "--model-loader-extra-config"
-_VLLM_KEYS = ("enable_weights_track",)  # of DefaultModelLoader's extra config, valid here, too
+# Of DefaultModelLoader's extra config, valid here, too.
+_VLLM_KEYS = ("enable_weights_track", "enable_multithread_load", "num_threads")
+_FORMAT = "load_format"  # with which vLLM reads a complete model: "auto", "fastsafetensors", ...
+_INDEX = "model.safetensors.index.json"
 
 
 @functools.cache
@@ -80,7 +85,9 @@ def split_extra_config(extra: object) -> tuple[EngineSettings, dict[str, Any]]:
     """
     if not isinstance(extra, dict):
         raise UsageError(f'{_EXTRA}: expected a JSON object such as {{"ref": "team/llama:v3"}}')
-    theirs = {key: extra[key] for key in _VLLM_KEYS if key in extra}
+    theirs = {key: extra[key] for key in (*_VLLM_KEYS, _FORMAT) if key in extra}
+    if not isinstance(theirs.get(_FORMAT, ""), str) or theirs.get(_FORMAT) == LOAD_FORMAT:
+        raise UsageError(f'{_EXTRA}: {_FORMAT} must be a format of vLLM\'s own, such as "auto"')
     ours = {key: value for key, value in extra.items() if key not in theirs}
     return EngineSettings.parse(ours, _EXTRA), theirs
 
@@ -89,46 +96,51 @@ def full_loader(base: type[Any]) -> type[Any]:
     """Derive a loader from vLLM's `DefaultModelLoader`, with another iterator over weights."""
 
     class P2PCacheModelLoader(base):  # type: ignore[misc]  # a class of the engine
-        """Loads safetensors by p2pcache, and other formats as `--load-format auto` does."""
+        """Streams weights that still arrive, and leaves all others to vLLM."""
 
         counter_before_loading_weights: float  # seconds; vLLM logs the time since
 
         def __init__(self, load_config: Any) -> None:
             self._p2pcache, theirs = split_extra_config(load_config.model_loader_extra_config)
+            own_format = theirs.pop(_FORMAT, "auto")
             super().__init__(
                 dataclasses.replace(
-                    load_config, load_format="auto", model_loader_extra_config=theirs
+                    load_config, load_format=own_format, model_loader_extra_config=theirs
                 )
             )
 
         def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> Any:
-            """See `DefaultModelLoader.load_model`. Looks first whether streamed weights have an lm_head."""
+            """See `DefaultModelLoader.load_model`. Looks first whether the ref's weights have an lm_head."""
             where = find_weights(model_config.model, self._p2pcache)
-            if isinstance(where, str):
+            if where not in (None, Path(model_config.model)):
                 untie_embeddings(model_config, where, self._p2pcache)
             return super().load_model(
                 vllm_config=vllm_config, model_config=model_config, prefix=prefix
             )
 
         def download_model(self, model_config: Any) -> None:
-            """See `DefaultModelLoader.download_model`. Does nothing for weights that p2pcache loads."""
-            if find_weights(model_config.model, self._p2pcache) is None:
+            """See `DefaultModelLoader.download_model`. Does nothing for weights that come by p2pcache."""
+            where = find_weights(model_config.model, self._p2pcache)
+            if where in (None, Path(model_config.model)):
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
             where = find_weights(source.model_or_path, self._p2pcache)
-            reason = _unsupported(source, self.load_config, where)
-            if where is None or (reason and not isinstance(where, str)):
+            if not isinstance(where, str):
+                if where is not None:
+                    log.info("%s is complete: vLLM reads it itself", where)
+                    source = dataclasses.replace(source, model_or_path=str(where))
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
                 return found
-            if reason:
+            if reason := _unsupported(source, self.load_config):
                 raise UsageError(
                     f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
                 )
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
-            skip = _skip(source, getattr(self, "local_expert_ids", None))
-            return stream_weights(where, self._p2pcache, skip=skip, prefix=source.prefix)
+            return stream_weights(
+                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix
+            )
 
     return P2PCacheModelLoader
 
@@ -163,7 +175,7 @@ def plain_loader(base: type[Any]) -> type[Any]:
     return P2PCacheModelLoader
 
 
-def untie_embeddings(model_config: Any, ref: str, settings: EngineSettings) -> None:
+def untie_embeddings(model_config: Any, ref: str | Path, settings: EngineSettings) -> None:
     """Switch `tie_word_embeddings` off where the weights have an lm_head of their own.
 
     vLLM does so by itself, but from headers in the directory, and here there are none. After the load
@@ -171,7 +183,7 @@ def untie_embeddings(model_config: Any, ref: str, settings: EngineSettings) -> N
 
     Args:
         model_config: vLLM's; it is changed.
-        ref: of the weights.
+        ref: of the weights, or their directory.
         settings: the operator's.
 
     Raises:
@@ -192,7 +204,7 @@ def untie_embeddings(model_config: Any, ref: str, settings: EngineSettings) -> N
     model_config.word_embeddings_untied_by_checkpoint = True
 
 
-def _unsupported(source: Any, load_config: Any, where: str | Path | None) -> str:
+def _unsupported(source: Any, load_config: Any) -> str:
     """Why vLLM itself must choose or read the files of this source; "": it need not."""
     if source.subfolder is not None:
         return f"its weights are those of the folder {source.subfolder}"
@@ -200,20 +212,43 @@ def _unsupported(source: Any, load_config: Any, where: str | Path | None) -> str
         return f"its weights are the files {', '.join(source.allow_patterns_overrides)}"
     if load_config.safetensors_load_strategy == "torchao":
         return "torchao puts its tensors together from several"
-    if isinstance(where, Path) and next(where.glob("consolidated*.safetensors"), None) is not None:
-        return "vLLM prefers Mistral's own files, whose names are others"
     return ""
 
 
-def _skip(source: Any, local_expert_ids: set[int] | None) -> Callable[[str], bool] | None:
+def _skip(loader: Any, source: Any) -> Callable[[str], bool] | None:
+    """Which weights vLLM's own filters leave out; None: none."""
+    filters: list[Callable[[str], bool]] = []
     unused = getattr(source, "is_unused_weight", None)
-    if local_expert_ids is None:
-        return unused if callable(unused) else None
-    from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
+    if callable(unused):
+        filters.append(unused)
+    experts = getattr(loader, "local_expert_ids", None)
+    if experts is not None:
+        from vllm.model_executor.model_loader.ep_weight_filter import should_skip_weight
 
-    def skip(name: str) -> bool:
-        if unused is not None and unused(name):
-            return True
-        return bool(should_skip_weight(name, local_expert_ids))
+        filters.append(lambda name: bool(should_skip_weight(name, experts)))
+    if getattr(loader, "_encoder_only_lm_prefixes", None) is not None:
+        filters.append(_language_weights(loader, Path(source.model_or_path)).__contains__)
+    return (lambda name: any(each(name) for each in filters)) if filters else None
 
-    return skip
+
+def _language_weights(loader: Any, folder: Path) -> set[str]:
+    """Weights in shards that vLLM drops under --mm-encoder-only, by its own choice from the index.
+
+    Raises:
+        UsageError: it drops all.
+    """
+    from vllm.model_executor.model_loader import weight_utils
+
+    if not (folder / _INDEX).is_file():
+        return set()
+    weight_map = json.loads((folder / _INDEX).read_text())["weight_map"]
+    files = sorted({str(folder / name) for name in weight_map.values()})
+    kept = set(
+        weight_utils.filter_mm_encoder_only_safetensors_files(
+            files, str(folder), _INDEX, loader._encoder_only_lm_prefixes,  # noqa: SLF001
+            weights_mapper=loader._encoder_only_weights_mapper,  # noqa: SLF001
+        )
+    )  # fmt: skip
+    if not kept:
+        raise UsageError(f"{folder}: --mm-encoder-only leaves no shard of it")
+    return {name for name, file in weight_map.items() if str(folder / file) not in kept}

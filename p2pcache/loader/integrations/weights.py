@@ -1,4 +1,6 @@
-"""Shared by all engines: where a model's weights are, and an iterator over them.
+"""Shared by all engines: where a model's weights are, and an iterator over those that still arrive.
+
+A complete model is the engine's own to read: nothing is quicker than its mapping.
 
 An engine reads configuration and tokenizer from a directory before it asks for weights. So it gets
 a directory: of the whole model, or of all but the weights (`p2pcache pull REF --exclude
@@ -19,6 +21,7 @@ from p2pcache.loader.resolve import open_source
 from p2pcache.loader.source.base import Range
 from p2pcache.loader.source.catalog import fetch
 from p2pcache.loader.source.deadline import Deadline
+from p2pcache.loader.source.directory import DirectorySource
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +82,8 @@ def find_weights(model: str, settings: EngineSettings) -> str | Path | None:
         settings: the operator's.
 
     Returns:
-        The directory itself if it has safetensors; the ref for a model's directory without weights;
-        None: the engine must load the weights itself.
+        The directory itself if it has safetensors. For a model's directory without weights: the ref, or
+        the ref's directory if it is complete here. None: the engine must find the weights itself.
 
     Raises:
         IntegrityError: the directory is from another version than the ref.
@@ -101,6 +104,9 @@ def find_weights(model: str, settings: EngineSettings) -> str | Path | None:
 def pin_ref(folder: Path, settings: EngineSettings) -> str | Path:
     """The settings' ref with its digest, after checking that the directory is from the same model.
 
+    Returns:
+        The ref; of a model that is complete here, its directory.
+
     Raises:
         IntegrityError: it is from another model or version.
         P2PCacheError: the ref can't be opened.
@@ -118,6 +124,8 @@ def pin_ref(folder: Path, settings: EngineSettings) -> str | Path:
                     f"{folder}/{name} isn't that of {settings.ref}: the tag moved, or it is another model; "
                     "pull the directory again, or name the ref with its digest"
                 )
+        if isinstance(source, DirectorySource):
+            return source.path
         digest = source.stats().digest
     finally:
         source.close()
@@ -133,8 +141,8 @@ def stream_weights(
 ) -> Iterator[tuple[str, Any]]:
     """Iterate over (name, tensor) in the order in which bytes arrive.
 
-    Tensors own their memory. They are on the host, since each tensor-parallel rank cuts its part out
-    before it copies that to its GPU.
+    Tensors stay valid. They are on the host, since each tensor-parallel rank cuts its part out before
+    it copies that to its GPU. A complete directory is mapped, as the engines themselves do it.
 
     Args:
         where: from `find_weights`.
@@ -148,6 +156,7 @@ def stream_weights(
     with iter_tensors(
         where,
         filter=None if skip is None else lambda name: not skip(name),
+        memory="mapped",
         memory_limit=settings.memory_limit,
         agent=settings.agent,
         timeout_s=settings.timeout_s,

@@ -1,7 +1,7 @@
 """What vLLM's and SGLang's own source does with our plugins; test_engines.py runs it in processes of its own.
 
-`python -m tests.loader.integrations.engine_contracts vllm|sglang MODEL_DIR SMALL_DIR REF AGENT` prints a line of
-JSON: each case with "" or its traceback.
+`python -m tests.loader.integrations.engine_contracts vllm|sglang ROOT AGENT` prints a line of JSON: each case with ""
+or its traceback. ROOT has each model's directory, and one without its weights.
 """
 
 import io
@@ -26,10 +26,25 @@ from tests.loader.loader_kit import torch_bytes
 
 
 class Given(NamedTuple):
-    whole: str  # a directory with all of the model
-    small: str  # one without its weights
-    ref: str
+    """A model that nobody has asked the agent for; each number is another one."""
+
+    root: Path
     agent: str
+    number: int = 0
+
+    @property
+    def whole(self) -> str:
+        """A directory with all of the model."""
+        return str(self.root / f"whole-{self.number}")
+
+    @property
+    def small(self) -> str:
+        """One without its weights."""
+        return str(self.root / f"small-{self.number}")
+
+    @property
+    def ref(self) -> str:
+        return f"team/moe-{self.number}:v1"
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -69,20 +84,28 @@ def raises(kind: type[Exception], part: str, call: Callable[[], Any]) -> None:
 
 def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
     base = "vllm.model_executor.model_loader"
-    real = ["base_loader", "default_loader", "ep_weight_filter"]
+    real = ["base_loader", "default_loader", "ep_weight_filter", "weight_utils"]
     engine_shells.install(
         ["vllm"],
         ["vllm.plugins", "vllm.config.load", "vllm.config.utils", base, *(f"{base}.{r}" for r in real)],
     )  # fmt: skip
     import vllm.envs
     import vllm.plugins
+
+    vllm.envs.VLLM_USE_MODELSCOPE = False
     from vllm.config.load import LoadConfig
     from vllm.model_executor import model_loader as loaders
+    from vllm.model_executor.model_loader import default_loader, weight_utils
     from vllm.model_executor.model_loader.base_loader import BaseModelLoader
     from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
     from p2pcache.loader.integrations import vllm as ours
 
+    def listed(model_name_or_path: str, allow_patterns: list[str], **_: Any) -> list[str]:
+        return [str(p) for each in allow_patterns for p in Path(model_name_or_path).glob(each)]
+
+    default_loader.list_filtered_repo_files = listed
+    weight_utils._get_available_ram_bytes = lambda: 1 << 40
     vllm.envs.VLLM_PLUGINS = None
     lines = io.StringIO()
     logging.getLogger("vllm").addHandler(logging.StreamHandler(lines))
@@ -108,25 +131,34 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
     def extra_config() -> None:
         raises(
             UsageError,
-            "unknown num_threads, reff; known: ref,",
+            "unknown reff; known: ref,",
             lambda: loader(reff="x", num_threads=4),
         )
         raises(UsageError, "memory_limit", lambda: loader(memory_limit=True))
         assert loader(enable_weights_track=False).enable_weights_track is False
+        raises(UsageError, "load_format", lambda: loader(load_format="p2pcache"))
+        assert loader(load_format="fastsafetensors").load_config.load_format == "fastsafetensors"
 
     def directory() -> None:
         model = Model(given)
         used = load(model, given.whole)
         model.check()
         assert used.counter_before_loading_weights > 0
-        assert "loaded " in lines.getvalue()  # our line, by vLLM's handler
+        # our line, by vLLM's handler
+        assert f"{given.whole} is complete: vLLM reads it itself" in lines.getvalue()
 
     def streamed() -> None:
         model = Model(given)
-        load(model, given.small, **given.extra).download_model(
-            SimpleNamespace(model=given.small, revision=None)
-        )
+        load(model, given.small, **given.extra)
         model.check()
+        assert f"loaded {given.ref}@" in lines.getvalue()
+
+    def streamed_again() -> None:
+        model, lines_before = Model(given), len(lines.getvalue())
+        used = load(model, given.small, **given.extra)
+        used.download_model(SimpleNamespace(model=given.small, revision=None))
+        model.check()
+        assert "is complete: vLLM reads it itself" in lines.getvalue()[lines_before:]
 
     def tied() -> None:
         told: list[Any] = []
@@ -149,14 +181,28 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         raises(ValueError, "not.there", lambda: load(model, given.whole))
 
     def filters() -> None:
-        used = loader()
+        one = given._replace(number=3)
+        used = loader(**one.extra)
         used.local_expert_ids = {0}
         source = DefaultModelLoader.Source(
-            given.whole, None, prefix="a.", is_unused_weight=lambda name: "norm" in name
+            one.small, None, prefix="a.", is_unused_weight=lambda name: "norm" in name
         )
         names = {name for name, _ in used._get_weights_iterator(source)}
-        everything = Model(given, without="norm").known
+        everything = Model(one, without="norm").known
         assert names == {"a." + n for n in everything if "experts.1." not in n or "scale" in n}
+
+    def encoder_only() -> None:
+        """What --mm-encoder-only drops is the same, streamed or not."""
+        names, one = [], given._replace(number=1)
+        for path in (one.whole, one.small):
+            used = loader(**one.extra)
+            used._encoder_only_lm_prefixes = ("model.layers.0.", "model.mtp.layers.0.")
+            source = DefaultModelLoader.Source(path, None)
+            names.append({name for name, _ in used._get_weights_iterator(source)})
+        assert names[0] == names[1]
+        assert "lm_head.weight" in names[0]
+        assert not any(".layers.0." in name for name in names[0])
+        assert f"loaded {one.ref}@" in lines.getvalue()
 
     def secondary() -> None:
         model = Model(given)
@@ -188,8 +234,13 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         raises(KeyError, "", lambda: used._get_weights_iterator(both))
         assert asked == ["org/draft", given.whole, str(mistral)]
         assert used.load_config.load_format == "auto"  # which vLLM's own way knows
-        odd.model_or_path = given.small
-        raises(UsageError, "text_encoder", lambda: used._get_weights_iterator(odd))
+        arriving = given._replace(number=2)
+        odd.model_or_path = arriving.small
+        raises(
+            UsageError,
+            "text_encoder",
+            lambda: loader(**arriving.extra)._get_weights_iterator(odd),
+        )
 
     def another_version() -> None:
         other = Path(given.small).with_name("other")
@@ -212,8 +263,8 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
 
     return {
         f.__name__: f
-        for f in (registered, extra_config, directory, streamed, tied, missing, filters, secondary,
-                  not_ours, another_version, public_base)
+        for f in (registered, extra_config, directory, streamed, streamed_again, tied, missing, filters,
+                  encoder_only, secondary, not_ours, another_version, public_base)
     }  # fmt: skip
 
 
@@ -223,7 +274,8 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
     engine_shells.install(
         ["sglang", "orjson"],
         ["sglang.srt.plugins", "sglang.srt.plugins.hook_registry", "sglang.srt.environ",
-         "sglang.srt.configs.load_config", "sglang.srt.model_loader.loader"],
+         "sglang.srt.configs.load_config", "sglang.srt.model_loader.loader",
+         "sglang.srt.model_loader.weight_utils"],
     )  # fmt: skip
     os.environ |= {
         "P2PCACHE_SGLANG": "1", "P2PCACHE_SGLANG_REF": given.ref, "P2PCACHE_AGENT": given.agent,
@@ -232,9 +284,14 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
     from sglang.srt.configs.load_config import LoadConfig
     from sglang.srt.model_loader import loader as loaders
 
-    loaders.filter_duplicate_safetensors_files = lambda files, *_, **__: files  # shells' answers
-    loaders.filter_files_not_needed_for_inference = lambda files: files
+    from p2pcache.loader.integrations import sglang as ours
+    from p2pcache.loader.integrations.weights import EngineSettings
+
+    # shells' answers
     loaders.get_bool_env_var, loaders.get_server_args = lambda *_: False, lambda: None
+    told = ("disable_mmap", "prefetch_checkpoints", "prefetch_num_threads", "drop_cache_after_load")
+    settings = SimpleNamespace(**{f"weight_loader_{name}": 0 for name in told})
+    loaders.get_model = lambda: settings
     lines = io.StringIO()
     prepared: list[str] = []
     own = loaders.DefaultModelLoader._prepare_weights
@@ -247,7 +304,7 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
 
     def weights(path: str, **more: Any) -> Any:
         used = loaders.DefaultModelLoader(LoadConfig(**more))
-        config = SimpleNamespace(model_path=path, revision=None)
+        config = SimpleNamespace(model_path=path, revision=None, hf_config=SimpleNamespace())
         return used._get_all_weights(config, nn.Module())
 
     def hooked() -> None:
@@ -262,41 +319,54 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
     def directory() -> None:
         model = Model(given)
         model.load_weights(weights(given.whole, load_format="safetensors"))
-        assert f"weights come by p2pcache from {given.whole}" in lines.getvalue()
-        assert "loaded " in lines.getvalue()
+        assert f"{given.whole} is complete: SGLang reads it itself" in lines.getvalue()
         model.check()
         assert prepared[-1] == given.whole  # SGLang's own checks of the directory ran
 
     def streamed() -> None:
         model = Model(given)
         model.load_weights(weights(given.small))
+        assert f"weights come by p2pcache from {given.ref}@" in lines.getvalue()
         model.check()
         assert prepared[-1] != given.small
 
+    def streamed_again() -> None:
+        model, before = Model(given), len(prepared)
+        model.load_weights(weights(given.small))
+        model.check()
+        assert len(prepared) == before + 1  # by now it is complete
+        assert Path(prepared[-1]).name.startswith("@")
+
     def draft() -> None:
-        found = {name for name, _ in weights(given.small, draft_model_idx=1)}
-        mine = {n for n in Model(given).known if ".mtp." in n}
+        one = given._replace(number=1)
+        source = loaders.DefaultModelLoader.Source(one.small, None)
+        used = loaders.DefaultModelLoader(LoadConfig(draft_model_idx=1))
+        settings, unwanted = EngineSettings(one.ref, one.agent), engine_shells.anything("unwanted")
+        found = {name for name, _ in ours.around(settings, unwanted, used, source)}
+        mine = {n for n in Model(one).known if ".mtp." in n}
         assert "model.mtp.layers.0.w" in found
         assert len(found & mine) == 1
         assert "model.norm.weight" in found
 
     def not_ours() -> None:
+        one = given._replace(number=2)
+        source = loaders.DefaultModelLoader.Source(one.small, None)
+        used = loaders.DefaultModelLoader(LoadConfig(load_format="pt"))
+        settings, unwanted = EngineSettings(one.ref, one.agent), engine_shells.anything("unwanted")
         raises(
-            UsageError,
-            "--load-format pt",
-            lambda: next(iter(weights(given.small, load_format="pt"))),
+            UsageError, "--load-format pt", lambda: ours.around(settings, unwanted, used, source)
         )
         raises(
             RuntimeError, given.whole, lambda: next(iter(weights(given.whole, load_format="pt")))
         )
 
-    return {f.__name__: f for f in (hooked, directory, streamed, draft, not_ours)}
+    return {f.__name__: f for f in (hooked, directory, streamed, streamed_again, draft, not_ours)}
 
 
-def main(engine: str, *given: str) -> None:
+def main(engine: str, root: str, agent: str) -> None:
     """Run all cases of an engine, in order."""
     results = {}
-    cases = {"vllm": vllm_cases, "sglang": sglang_cases}[engine](Given(*given))
+    cases = {"vllm": vllm_cases, "sglang": sglang_cases}[engine](Given(Path(root), agent))
     for name, case in cases.items():
         try:
             case()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -22,15 +23,14 @@ from tests.loader.loader_kit import Spec, write, write_index
 from tests.loader.source.agent_kit import agent_settings
 
 ROOT = Path(__file__).resolve().parents[3]
-REF = "team/moe:v1"
 CASES = {
-    "vllm": ("registered", "extra_config", "directory", "streamed", "tied", "missing", "filters", "secondary",
-             "not_ours", "another_version", "public_base"),
-    "sglang": ("hooked", "directory", "streamed", "draft", "not_ours"),
+    "vllm": ("registered", "extra_config", "directory", "streamed", "streamed_again", "tied", "missing", "filters",
+             "encoder_only", "secondary", "not_ours", "another_version", "public_base"),
+    "sglang": ("hooked", "directory", "streamed", "streamed_again", "draft", "not_ours"),
 }  # fmt: skip
 
 
-def make_model(folder: Path) -> None:
+def make_model(folder: Path, seed: int) -> None:
     """Two shards with layers, experts, an index; 6 MB."""
     folder.mkdir()
     weight_map: dict[str, str] = {}
@@ -45,50 +45,50 @@ def make_model(folder: Path) -> None:
             specs.append(Spec("model.norm.weight", "BF16", (512,)))
             specs.append(Spec("lm_head.weight", "BF16", (512, 64)))
         name = f"model-{shard}.safetensors"
-        write(folder / name, specs, seed=10 * shard)
+        write(folder / name, specs, seed=10 * shard + seed)
         weight_map |= dict.fromkeys((spec.name for spec in specs), name)
     write_index(folder, weight_map)
     (folder / "config.json").write_text('{"model_type": "tiny"}')
 
 
-@pytest.fixture(scope="module")
-def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path, str]]:
-    """The model, its directory without weights, and an agent that has yet to fetch it."""
-    root = tmp_path_factory.mktemp("engines")
-    make_model(root / "whole")
-    (root / "small").mkdir()
-    for name in ("config.json", "model.safetensors.index.json"):
-        (root / "small" / name).write_bytes((root / "whole" / name).read_bytes())
-    push(root / "origin", root / "whole", REF)
+@contextmanager
+def places(root: Path) -> Iterator[str]:
+    """Models, their directories without weights, and an agent that has yet to fetch them."""
+    for number in range(4):
+        whole, small = root / f"whole-{number}", root / f"small-{number}"
+        make_model(whole, 1000 * number)
+        small.mkdir()
+        for name in ("config.json", "model.safetensors.index.json"):
+            (small / name).write_bytes((whole / name).read_bytes())
+        push(root / "origin", whole, f"team/moe-{number}:v1")
     with run_embedded(agent_settings(root, root / "origin")) as socket:
-        yield root / "whole", root / "small", f"unix://{socket}"
+        yield f"unix://{socket}"
 
 
-def run(engine: str, places: tuple[Path, Path, str]) -> dict[str, str]:
+def run(engine: str, root: Path) -> dict[str, str]:
     if not list(ENGINES.glob(f"{engine}-*.done")):
         pytest.skip(f"no source of {engine} here: `make engines` brings it")
     if "p2pcache" not in {e.name for e in entry_points(group="vllm.general_plugins")}:
         pytest.skip("p2pcache is installed without its entry points: pip install -e . again")
-    whole, small, agent = places
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine, str(whole), str(small),
-         REF, agent],
-        cwd=ROOT, capture_output=True, text=True, timeout=80,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    with places(root) as agent:
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.loader.integrations.engine_contracts", engine, str(root), agent],
+            cwd=ROOT, capture_output=True, text=True, timeout=80,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
 @pytest.fixture(scope="module")
-def vllm_results(places: tuple[Path, Path, str]) -> dict[str, str]:
-    return run("vllm", places)
+def vllm_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run("vllm", tmp_path_factory.mktemp("vllm"))
 
 
 @pytest.fixture(scope="module")
-def sglang_results(places: tuple[Path, Path, str]) -> dict[str, str]:
-    return run("sglang", places)
+def sglang_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return run("sglang", tmp_path_factory.mktemp("sglang"))
 
 
 @pytest.mark.slow
