@@ -1,12 +1,16 @@
 """Weights from warm page cache into host tensors, beside every rival and the bare reads: `make bench-loader`.
 
 The model has the shapes of a Llama of 1.1 billion parameters in bf16: 2.2 GB, 201 tensors, 4 shards.
-Every contestant runs in a process of its own and fills the same tensors, allocated and touched
-beforehand; only the load is timed. They take turns, so that all meet the same machine, and the
-median counts. The floor is two threads in `preadv`, 8 MiB a call, that do nothing else. In the
-first turn the bytes are compared with the files'.
+Every contestant runs in a process of its own; only the load is timed. They take turns, so that all meet
+the same machine, and the median counts. Each row is compared with the first one of its group. In the first
+turn the bytes are compared, too.
+
+"fill" fills the same tensors, allocated and touched beforehand. Its floor is two threads in `preadv`, 8 MiB a
+call, that do nothing else. "load" gives tensors, a byte of each page touched, beside safetensors' own mapping.
+"pretrained" makes transformers' model, beside its own way.
 
     python -m loadtest.bench_loader --turns 5 --json FILE
+    python -m loadtest.bench_loader --group load --torch-threads 1
 
 Exit code: 0 done, 1 somebody brought wrong bytes, 2 can't run here.
 """
@@ -14,6 +18,7 @@ Exit code: 0 done, 1 somebody brought wrong bytes, 2 can't run here.
 import argparse
 import importlib.util
 import json
+import os
 import selectors
 import statistics
 import subprocess
@@ -26,13 +31,13 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 
-from loadtest.bench_loader.ends import CONTESTANTS
+from loadtest.bench_loader.ends import CONTESTANTS, GROUPS
 from loadtest.kit.flags import count, out_file
 
 GB = 1e9
 MiB = 1 << 20
 ENDS = [sys.executable, "-m", "loadtest.bench_loader.ends"]
-HIDDEN, INNER, KEYS, WORDS, LAYERS = 2048, 5632, 256, 32000, 22
+HIDDEN, INNER, KEYS, WORDS, LAYERS, HEAD = 2048, 5632, 256, 32000, 22, 64
 NEEDS = {
     "runai": "runai_model_streamer",
     "runai-tuned": "runai_model_streamer",
@@ -48,6 +53,7 @@ class Run(NamedTuple):
     seconds: float
     cpu_s: float
     anon_mib: float
+    first_s: float = 0.0  # of `p2pcache.load`: how soon a stream gives its first tensor
 
 
 def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
@@ -78,6 +84,11 @@ def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(mine, path.name)
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (folder / "config.json").write_text(json.dumps({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16",
+        "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": WORDS, "num_hidden_layers": layers,
+        "num_attention_heads": HIDDEN // HEAD, "num_key_value_heads": KEYS // HEAD,
+    }))  # fmt: skip
     return total
 
 
@@ -113,7 +124,8 @@ def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
         digest = json.loads(process.stdout.readline() or "{}").get("digest", "")
         if not facts:
             raise RuntimeError(f"{name}: {process.communicate()[1][-2000:]}")
-        return Run(facts["seconds"], facts["cpu_s"], (peak - before) / MiB), digest
+        anon_mib = (peak - before) / MiB
+        return Run(facts["seconds"], facts["cpu_s"], anon_mib, facts["first_s"]), digest
     finally:
         process.kill()
         process.communicate()
@@ -138,7 +150,7 @@ def _anon(pid: int) -> int:
 def measure(
     folder: Path, names: list[str], turns: int, limit: int
 ) -> tuple[dict[str, list[Run]], list[str]]:
-    """All contestants, in turns; who brought wrong bytes."""
+    """All contestants of a group, in turns; who brought other bytes than the first one."""
     runs: dict[str, list[Run]] = {name: [] for name in names}
     digests: dict[str, str] = {}
     for turn in range(turns):
@@ -148,23 +160,25 @@ def measure(
             if digest:
                 digests[name] = digest
             print(f"  turn {turn + 1} {name:16} {found.seconds:6.2f} s", file=sys.stderr)
-    return runs, [name for name in names if digests[name] != digests["floor"]]
+    return runs, [name for name in names if digests[name] != digests[names[0]]]
 
 
 def table(runs: dict[str, list[Run]], size: int) -> list[dict[str, Any]]:
-    """Medians; `of_floor` is the median over turns of the ratio within the turn."""
+    """Medians; `of_first` is the median over turns of the first contestant's time by this one's, within the turn."""
     rows = []
+    first = next(iter(runs.values()))
     for name, found in runs.items():
-        ratios = [f.seconds / r.seconds for f, r in zip(runs["floor"], found, strict=True)]
+        ratios = [f.seconds / r.seconds for f, r in zip(first, found, strict=True)]
         seconds = statistics.median(r.seconds for r in found)
         rows.append({
             "loader": name,
             "gb_per_s": round(size / GB / seconds, 2),
-            "of_floor": round(statistics.median(ratios), 3),
-            "of_floor_best": round(max(ratios), 3),
-            "of_floor_worst": round(min(ratios), 3),
+            "of_first": round(statistics.median(ratios), 3),
+            "of_first_best": round(max(ratios), 3),
+            "of_first_worst": round(min(ratios), 3),
             "cpu_s_per_gb": round(statistics.median(r.cpu_s for r in found) / (size / GB), 2),
             "anon_mib": round(max(r.anon_mib for r in found)),
+            "first_tensor_ms": round(1000 * statistics.median(r.first_s for r in found), 1),
         })  # fmt: skip
     return rows
 
@@ -176,14 +190,17 @@ def main() -> int:
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--layers", type=int, default=LAYERS, help="22 make 2.2 GB")
     parser.add_argument("--memory-limit-mib", type=int, default=64)
+    parser.add_argument("--group", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--torch-threads", type=count, help="as tensor-parallel workers run: 1")
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=out_file)
     args = parser.parse_args()
-    names = ["floor", *(n for n in args.only if n != "floor")]
-    for name in [n for n in names if n in NEEDS and importlib.util.find_spec(NEEDS[n]) is None]:
-        print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
-        names.remove(name)
+    if args.torch_threads:
+        os.environ["OMP_NUM_THREADS"] = str(args.torch_threads)
+    absent = [n for n in NEEDS if importlib.util.find_spec(NEEDS[n]) is None]
+    results: dict[str, list[dict[str, Any]]] = {}
+    wrong: list[str] = []
     with tempfile.TemporaryDirectory(prefix="p2pcache-bench-") as temporary:
         folder = args.dir or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -195,24 +212,36 @@ def main() -> int:
         )
         for path in folder.glob("*.safetensors"):  # warm
             path.read_bytes()
-        runs, wrong = measure(folder, names, args.turns, args.memory_limit_mib * MiB)
-    rows = table(runs, size)
+        for group in args.group:
+            first, *others = GROUPS[group]
+            names = [first, *(n for n in others if n in args.only and n not in absent)]
+            for name in set(others) & set(args.only) & set(absent):
+                print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
+            runs, bad = measure(folder, names, args.turns, args.memory_limit_mib * MiB)
+            results[group] = table(runs, size)
+            wrong += bad
+            show(group, results[group])
     print(f"{size / GB:.2f} GB, {args.turns} turns, memory limit {args.memory_limit_mib} MiB, "
-          f"{time.strftime('%Y-%m-%d')}")  # fmt: skip
-    print(
-        f"{'loader':16} {'GB/s':>6} {'of floor':>9} {'(worst-best)':>14} {'CPU-s/GB':>9} {'anon MiB':>9}"
-    )
-    for r in rows:
-        spread = f"({r['of_floor_worst']:.2f}-{r['of_floor_best']:.2f})"
-        print(f"{r['loader']:16} {r['gb_per_s']:6.2f} {r['of_floor']:9.3f} {spread:>14} "
-              f"{r['cpu_s_per_gb']:9.2f} {r['anon_mib']:9}")  # fmt: skip
+          f"torch threads {args.torch_threads or 'as it likes'}, {time.strftime('%Y-%m-%d')}")  # fmt: skip
     if args.json:
         args.json.write_text(
-            json.dumps({"bytes": size, "turns": args.turns, "rows": rows}, indent=1)
+            json.dumps({"bytes": size, "turns": args.turns, "groups": results}, indent=1)
         )
     for name in wrong:
-        print(f"WRONG: {name} brought other bytes than the files hold")
+        print(f"WRONG: {name} brought other bytes than the first of its group")
     return 1 if wrong else 0
+
+
+def show(group: str, rows: list[dict[str, Any]]) -> None:
+    """Print a group's table."""
+    print(
+        f"{group + ':':22} {'GB/s':>6} {'of first':>9} {'(worst-best)':>14} {'CPU-s/GB':>9} {'anon MiB':>9}"
+    )
+    for r in rows:
+        spread = f"({r['of_first_worst']:.2f}-{r['of_first_best']:.2f})"
+        soon = f"  first tensor {r['first_tensor_ms']} ms" if r["first_tensor_ms"] else ""
+        print(f"{r['loader']:22} {r['gb_per_s']:6.2f} {r['of_first']:9.3f} {spread:>14} "
+              f"{r['cpu_s_per_gb']:9.2f} {r['anon_mib']:9}{soon}")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """One contestant of `bench_loader`, in a process of its own: prepare, wait for a line, load, tell.
 
-Every contestant fills the same tensors, allocated and touched beforehand, from the same files.
+Those of the group "fill" fill the same tensors, allocated and touched beforehand, from the same files. Those of
+"load" make tensors of their own and then touch each page of them. Those of "pretrained" make transformers' model
+and touch its pages, too.
 """
 
 import gc
@@ -22,6 +24,7 @@ import p2pcache
 
 MiB = 1 << 20
 READ_BYTES = 8 * MiB
+PAGE_BYTES = 4096
 Targets = dict[str, torch.Tensor]
 
 
@@ -76,7 +79,13 @@ def ours_into(folder: Path, targets: Targets, limit: int) -> None:
 
 def ours_copy(folder: Path, targets: Targets, limit: int) -> None:
     """`p2pcache.iter_tensors`, each tensor copied: what an engine does that narrows by itself."""
-    for name, tensor in p2pcache.iter_tensors(folder, memory_limit=limit):
+    for name, tensor in p2pcache.iter_tensors(folder, memory="mapped"):
+        targets[name].copy_(tensor)
+
+
+def ours_private_copy(folder: Path, targets: Targets, limit: int) -> None:
+    """The same from tensors that own their memory."""
+    for name, tensor in p2pcache.iter_tensors(folder, memory="private", memory_limit=limit):
         targets[name].copy_(tensor)
 
 
@@ -126,15 +135,83 @@ def fast(folder: Path, targets: Targets, _: int) -> None:
     loader.close()
 
 
-CONTESTANTS: dict[str, Callable[[Path, Targets, int], None]] = {
-    "floor": floor,
-    "p2pcache-into": ours_into,
-    "p2pcache-copy": ours_copy,
-    "safetensors": safetensors_copy,
-    "runai": runai,
-    "runai-tuned": runai_tuned,
-    "fastsafetensors": fast,
+def touch(found: Targets) -> Targets:
+    """Read a byte of each page, as whoever uses the tensors does."""
+    for tensor in found.values():
+        tensor.reshape(-1).view(torch.uint8)[::PAGE_BYTES].sum()
+    return found
+
+
+def ours_load(folder: Path, _: Targets, limit: int) -> Targets:
+    """`p2pcache.load` of a directory, mapped as a published one."""
+    return touch(p2pcache.load(folder, memory="mapped"))
+
+
+def ours_private_load(folder: Path, _: Targets, limit: int) -> Targets:
+    """`p2pcache.load` into memory of the tensors' own."""
+    return touch(p2pcache.load(folder, memory="private", memory_limit=limit))
+
+
+def safetensors_load(folder: Path, _: Targets, limit: int) -> Targets:
+    """`safetensors.torch.load_file` of each shard."""
+    from safetensors.torch import load_file
+
+    found: Targets = {}
+    for path in shards(folder):
+        found |= load_file(path)
+    return touch(found)
+
+
+def ours_pretrained(folder: Path, _: Targets, limit: int) -> Targets:
+    """`p2pcache.from_pretrained`."""
+    from transformers import AutoModelForCausalLM
+
+    made = p2pcache.from_pretrained(folder, AutoModelForCausalLM, dtype="auto")
+    return touch(dict(made.state_dict()))
+
+
+def transformers_pretrained(folder: Path, _: Targets, limit: int) -> Targets:
+    """transformers' own way."""
+    from transformers import AutoModelForCausalLM
+
+    made = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    return touch(dict(made.state_dict()))
+
+
+Contestant = Callable[[Path, Targets, int], Targets | None]
+# The first of each group is what the others are compared with.
+GROUPS: dict[str, dict[str, Contestant]] = {
+    "fill": {
+        "floor": floor,
+        "p2pcache-into": ours_into,
+        "p2pcache-copy": ours_copy,
+        "p2pcache-copy-private": ours_private_copy,
+        "safetensors": safetensors_copy,
+        "runai": runai,
+        "runai-tuned": runai_tuned,
+        "fastsafetensors": fast,
+    },
+    "load": {
+        "safetensors-load": safetensors_load,
+        "p2pcache-load": ours_load,
+        "p2pcache-load-private": ours_private_load,
+    },
+    "pretrained": {
+        "transformers": transformers_pretrained,
+        "p2pcache-pretrained": ours_pretrained,
+    },
 }
+CONTESTANTS = {name: call for group in GROUPS.values() for name, call in group.items()}
+
+
+def first_tensor_s(name: str, folder: Path) -> float:
+    """How soon `iter_tensors` gives its first tensor, for the row of `p2pcache.load`; 0: not asked."""
+    if name != "p2pcache-load":
+        return 0.0
+    began = time.perf_counter()
+    with p2pcache.iter_tensors(folder, memory="mapped") as stream:
+        next(stream)
+        return time.perf_counter() - began
 
 
 def main() -> None:
@@ -145,7 +222,10 @@ def main() -> None:
         import fastsafetensors  # noqa: F401
     if name.startswith("p2pcache"):
         p2pcache.load  # noqa: B018  # neither is ours
-    targets = spaces(folder)
+        p2pcache.from_pretrained  # noqa: B018
+    if name in GROUPS["pretrained"]:
+        from transformers import LlamaForCausalLM  # noqa: F401  # nor is transformers'
+    targets = spaces(folder) if name in GROUPS["fill"] else {}
     # A full look through all that torch's import left takes 0.1 s, half of a load. It would meet those whose
     # own import brought Python near its next one.
     gc.collect()
@@ -154,11 +234,14 @@ def main() -> None:
     sys.stdin.readline()
     before = resource.getrusage(resource.RUSAGE_SELF)
     began = time.perf_counter()
-    CONTESTANTS[name](folder, targets, limit)
+    targets = CONTESTANTS[name](folder, targets, limit) or targets
     seconds = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    print(json.dumps({"seconds": seconds, "cpu_s": cpu_s}), flush=True)
+    print(
+        json.dumps({"seconds": seconds, "cpu_s": cpu_s, "first_s": first_tensor_s(name, folder)}),
+        flush=True,
+    )
     digest = ""
     if check == "check":
         hasher: Any = blake3(max_threads=blake3.AUTO)

@@ -92,11 +92,14 @@ def test_torch_is_bit_equal(shards: list[list[Spec]], pad: int, limit: str) -> N
         into = {name: torch.empty_like(t) for name, t in expected.items()}
         report = p2pcache.load_into(into, folder, memory_limit=limit)
         assert report.bytes == sum(map(len, body.values()))
+        mapped = dict(p2pcache.iter_tensors(folder, memory="mapped"))
+        with p2pcache.safe_open(folder, memory="mapped") as model:
+            lazily = {name: model.get_tensor(name) for name in model.keys()}  # noqa: SIM118
         lent = {
             name: torch_bytes(t)
             for name, t in p2pcache.iter_tensors(folder, memory_limit=limit, owned=False)
         }
-        for found in (streamed, loaded, opened, into):
+        for found in (streamed, loaded, opened, into, mapped, lazily):
             same(found, expected)
         assert lent == body
 
@@ -107,6 +110,8 @@ def test_numpy_and_raw_are_bit_equal(shards: list[list[Spec]], pad: int) -> None
     with written(shards, pad) as (folder, body):
         arrays = p2pcache.load(folder, framework="np")
         raws: dict[str, RawTensor] = p2pcache.load(folder, framework="raw")
+        mapped = p2pcache.load(folder, framework="np", memory="mapped")
+        raw_maps: dict[str, RawTensor] = p2pcache.load(folder, framework="raw", memory="mapped")
         into = {name: np.empty_like(a) for name, a in arrays.items()}
         buffers = {name: bytearray(len(data)) for name, data in body.items()}
         p2pcache.load_into(into, folder)
@@ -120,6 +125,11 @@ def test_numpy_and_raw_are_bit_equal(shards: list[list[Spec]], pad: int) -> None
                 assert arrays[name].shape == spec.shape
             assert (raws[name].dtype, raws[name].shape) == (spec.dtype, spec.shape)
             assert arrays[name].tobytes() == into[name].tobytes() == data
+            assert (mapped[name].dtype, mapped[name].shape) == (
+                arrays[name].dtype,
+                arrays[name].shape,
+            )
+            assert mapped[name].tobytes() == bytes(raw_maps[name].data) == data
             assert bytes(raws[name].data) == bytes(buffers[name]) == data
 
 
@@ -143,11 +153,13 @@ def test_slices_are_what_get_slice_gives(data: st.DataObject, pad: int) -> None:
         with (
             safetensors.safe_open(folder / "model-0.safetensors", "pt") as theirs,
             p2pcache.safe_open(folder) as ours,
+            p2pcache.safe_open(folder, memory="mapped") as mapped,
         ):
             whole = theirs.get_tensor("w")
             found = ours.get_slice("w")[tuple(index)]
             assert torch_bytes(found) == torch_bytes(whole[tuple(index)])
             assert found.shape == whole[tuple(index)].shape
+            same({"w": mapped.get_slice("w")[tuple(index)]}, {"w": found})
             dim = data.draw(st.integers(0, len(shape) - 1))
             size = data.draw(
                 st.sampled_from([n for n in range(1, shape[dim] + 1) if shape[dim] % n == 0])
@@ -156,6 +168,7 @@ def test_slices_are_what_get_slice_gives(data: st.DataObject, pad: int) -> None:
             for rank in range(min(size, 4)):
                 axis = p2pcache.ParallelAxis("tensor", rank, size, dim, "w")
                 part = p2pcache.load(folder, parallel=[axis], filter="w")["w"]
+                same(p2pcache.load(folder, parallel=axis, filter="w", memory="mapped"), {"w": part})
                 cut = (slice(None),) * dim + (slice(rank * share, (rank + 1) * share),)
                 expected = theirs.get_slice("w")[cut]
                 assert part.shape == expected.shape

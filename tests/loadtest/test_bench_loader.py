@@ -7,24 +7,25 @@ import pytest
 from safetensors.torch import load_file
 
 from loadtest.bench_loader import __main__ as bench_loader
-from loadtest.bench_loader.__main__ import MiB, Run, make_llama, measure, run, table
+from loadtest.bench_loader.__main__ import NEEDS, MiB, Run, make_llama, measure, run, table
+from loadtest.bench_loader.ends import GROUPS
 
 
 def test_ratios_are_taken_within_a_turn() -> None:
     runs = {
         "floor": [Run(1.0, 0.2, 0), Run(2.0, 0.2, 0), Run(1.0, 0.2, 0)],
-        "x": [Run(2.0, 1.0, 7), Run(2.0, 3.0, 9), Run(1.25, 2.0, 8)],
+        "x": [Run(2.0, 1.0, 7, 0.002), Run(2.0, 3.0, 9, 0.009), Run(1.25, 2.0, 8, 0.003)],
     }
     row = table(runs, 2_000_000_000)[1]
     assert row == {
-        "loader": "x", "gb_per_s": 1.0, "of_floor": 0.8, "of_floor_best": 1.0, "of_floor_worst": 0.5,
-        "cpu_s_per_gb": 1.0, "anon_mib": 9,
+        "loader": "x", "gb_per_s": 1.0, "of_first": 0.8, "of_first_best": 1.0, "of_first_worst": 0.5,
+        "cpu_s_per_gb": 1.0, "anon_mib": 9, "first_tensor_ms": 3.0,
     }  # fmt: skip
 
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name, value in {"HIDDEN": 64, "INNER": 96, "KEYS": 16, "WORDS": 500}.items():
+    for name, value in {"HIDDEN": 64, "INNER": 96, "KEYS": 16, "WORDS": 500, "HEAD": 16}.items():
         monkeypatch.setattr(bench_loader, name, value)
     make_llama(tmp_path, 3, layers=2)
     return tmp_path
@@ -41,10 +42,11 @@ def test_the_model_is_a_llama(small: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_contestants_bring_the_right_bytes(small: Path) -> None:
-    names = ["floor", "p2pcache-into", "p2pcache-copy"]
-    runs, wrong = measure(small, names, 1, 64 << 20)
-    assert not wrong
-    assert all(len(found) == 1 for found in runs.values())
+    for group in GROUPS.values():
+        names = [n for n in group if n not in NEEDS]
+        runs, wrong = measure(small, names, 1, 64 << 20)
+        assert not wrong
+        assert all(len(found) == 1 for found in runs.values())
 
 
 @pytest.mark.slow

@@ -1,0 +1,134 @@
+"""The way back: a directory, or tensors of this process, stored as a model."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from p2pcache.errors import P2PCacheError, Unreachable, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.files.completeness import signs_of_a_part
+from p2pcache.io.files.indexing import find_files
+from p2pcache.io.files.push_upload import Indexed, Sending, indexed
+from p2pcache.io.http.client import AgentClient
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.loader.memory.tensors import framework_of
+from p2pcache.loader.resolve import connect, model_name
+
+_WEIGHTS = "model.safetensors"  # the name that engines look for
+
+
+def push(
+    directory: str | os.PathLike[str],
+    ref: str,
+    *,
+    force: bool = False,
+    strict: bool = False,
+    agent: str | None = None,
+) -> str:
+    """Store a directory as a model, as `p2pcache push` does.
+
+    The node's agent takes it into its cache, uploads what the storage lacks and moves the tag last. Without
+    an agent on this machine it goes straight to the storage in P2PCACHE_ORIGIN, if that is set.
+
+    Args:
+        directory: its files are the model's; links to files are followed.
+        ref: names the tag, such as "team/llama:v3".
+        force: take the tag even if somebody else moves it meanwhile.
+        strict: refuse a directory that looks like a part of a model.
+        agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
+
+    Returns:
+        The ref with the model's digest.
+
+    Raises:
+        UsageError: no ref of a tag, a kind of file that isn't taken, or a part of a model and `strict`.
+        Conflict: the tag moved meanwhile.
+        P2PCacheError: the agent's or the storage's own error.
+    """
+    wanted, root = Ref.parse(ref), Path(model_name(directory))
+    if wanted.digest:
+        raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
+    signs = signs_of_a_part(find_files(root)) if strict else []
+    if signs:
+        raise UsageError(f"{signs[0]}; without strict=True it is pushed all the same")
+    here = connect(agent)
+    try:
+        here.client.status()
+    except Unreachable:
+        if agent is not None or not here.origin:
+            raise
+        found = indexed(root)
+        _push_directly(here.origin, wanted, found, force=force)
+    else:
+        found = indexed(root)
+        _push_through(here.client, wanted, found, force=force)
+    return f"{wanted.short}@blake3:{found.layout.digest}"
+
+
+def _push_through(client: AgentClient, ref: Ref, found: Indexed, *, force: bool) -> None:
+    Sending(client, found).send_blobs(lambda _: None)
+    with contextlib.closing(client.push(ref.short, found.layout.digest, force=force)) as events:
+        if not any(event["event"] == "done" for event in events):
+            raise P2PCacheError("the agent ended without a last event; push again")
+
+
+def _push_directly(origin: str, ref: Ref, found: Indexed, *, force: bool) -> None:
+    paths = {number: found.sources[path] for path, number in found.layout.blob_of_file.items()}
+
+    def open_blob(number: int) -> int:
+        with disk_errors(str(paths[number])):
+            return os.open(paths[number], os.O_RDONLY | os.O_CLOEXEC)
+
+    OriginRepo(open_origin(origin)).push(found.layout, ref, open_blob=open_blob, force=force)
+
+
+def save_file(
+    tensors: Mapping[str, Any],
+    ref: str,
+    metadata: Mapping[str, str] | None = None,
+    *,
+    force: bool = False,
+    agent: str | None = None,
+) -> str:
+    """Store tensors as a model of one file, as `safetensors.torch.save_file` writes one.
+
+    The file lies in TMPDIR until it is stored. It needs the safetensors package.
+
+    Args:
+        tensors: name to torch tensor, or name to numpy array.
+        ref: names the tag.
+        metadata: of the file's header.
+        force: see `push`.
+        agent: see `push`.
+
+    Returns:
+        The ref with the model's digest.
+
+    Raises:
+        UsageError: tensors of several kinds or that share memory, or safetensors is missing.
+        P2PCacheError: as `push`.
+    """
+    Ref.parse(ref)  # before anything is written
+    kinds = {framework_of(tensor) for tensor in tensors.values()}
+    if kinds not in ({"pt"}, {"np"}):
+        raise UsageError("save_file takes a dict of torch tensors, or one of numpy arrays")
+    try:
+        if kinds == {"pt"}:
+            from safetensors.torch import save_file as write
+        else:
+            from safetensors.numpy import save_file as write
+    except ImportError:
+        raise UsageError("safetensors is not installed; pip install safetensors") from None
+    with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
+        path = Path(folder) / _WEIGHTS
+        try:
+            with disk_errors(f"temporary file in {folder}"):
+                write(dict(tensors), path, metadata=dict(metadata or {}) or None)
+        except (RuntimeError, ValueError) as error:  # shared memory, a sparse tensor
+            raise UsageError(f"these tensors can't be saved: {error}") from error
+        return push(folder, ref, force=force, agent=agent)

@@ -1,0 +1,82 @@
+"""From Python to a ref and back: directories and tensors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import p2pcache
+from p2pcache.agent.embedded import run_embedded
+from p2pcache.errors import UsageError
+from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
+from tests.loader.source.agent_kit import agent_settings
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[str]:
+    (tmp_path / "origin").mkdir()
+    settings = agent_settings(tmp_path, tmp_path / "origin", origin_bytes_per_s=0)
+    with run_embedded(settings) as socket:
+        yield f"unix://{socket}"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write(folder / "model.safetensors", [Spec(f"t{i}", "BF16", (64, 64)) for i in range(9)])
+    return folder
+
+
+def test_a_directory_is_pushed_and_loaded(agent: str, folder: Path) -> None:
+    ref = p2pcache.push(folder, "team/m:v1", agent=agent)
+    name, _, digest = ref.partition("@blake3:")
+    assert name == "team/m:v1"
+    assert len(digest) == 64
+    expected = {name: torch_bytes(tensor) for name, tensor in p2pcache.load(folder).items()}
+    for asked in (name, ref):
+        found = p2pcache.load(asked, agent=agent)
+        assert {name: torch_bytes(tensor) for name, tensor in found.items()} == expected
+    assert p2pcache.push(folder, "team/m:v1", agent=agent) == ref
+
+
+def test_tensors_are_saved_and_loaded(agent: str) -> None:
+    tensors = {"a": torch.arange(9).reshape(3, 3), "b": torch.ones(2, dtype=torch.bfloat16)}
+    p2pcache.save_file(tensors, "team/t:v1", {"step": "1200"}, agent=agent)
+    found = p2pcache.load("team/t:v1", agent=agent)
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    with p2pcache.safe_open("team/t:v1", agent=agent) as model:
+        assert model.metadata()["step"] == "1200"
+    arrays = {"a": np.arange(4.0)}
+    p2pcache.save_file(arrays, "team/n:v1", agent=agent)
+    assert np.array_equal(p2pcache.load("team/n:v1", "cpu", "np", agent=agent)["a"], arrays["a"])
+
+
+def test_without_an_agent_the_storage_takes_it(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("P2PCACHE_AGENT", f"unix://{tmp_path}/nobody.sock")
+    with pytest.raises(p2pcache.errors.Unreachable):
+        p2pcache.push(folder, "team/m:v1")
+    (tmp_path / "origin").mkdir()
+    monkeypatch.setenv("P2PCACHE_ORIGIN", (tmp_path / "origin").as_uri())
+    ref = p2pcache.push(folder, "team/m:v1")
+    settings = agent_settings(tmp_path, tmp_path / "origin", origin_bytes_per_s=0)
+    with run_embedded(settings) as socket:
+        assert p2pcache.load(ref, agent=f"unix://{socket}").keys() == p2pcache.load(folder).keys()
+
+
+def test_what_can_not_be_pushed(tmp_path: Path, folder: Path) -> None:
+    for name in ("team/m@blake3:" + "0" * 64, "", "a/b/c"):
+        with pytest.raises(UsageError):
+            p2pcache.push(folder, name)
+    write_index(folder, {"t0": "model.safetensors", "x": "model-2.safetensors"})
+    with pytest.raises(UsageError, match="strict=True"):
+        p2pcache.push(folder, "team/m:v1", strict=True)
+    shared = torch.zeros(8)
+    for tensors in ({"a": shared, "b": shared}, {"a": shared, "b": np.zeros(2)}, {}, {"a": bytearray(3)}):  # fmt: skip
+        with pytest.raises(UsageError):
+            p2pcache.save_file(tensors, "team/m:v1", agent=f"unix://{tmp_path}/nobody.sock")
