@@ -11,7 +11,7 @@ DEFAULT_TAG = "latest"
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
 
-_NAME = r"[a-z0-9][a-z0-9._-]{0,79}"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
 _REF = re.compile(
     rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
@@ -30,7 +30,10 @@ NodeId = int
 
 
 class Ref(NamedTuple):
-    """`[namespace/]name[:tag][@blake3:HEX]`; where there is a digest, it decides."""
+    """`[namespace/]name[:tag][@blake3:HEX]`; where there is a digest, it decides.
+
+    Namespace and name are in lower case, whatever was typed; the tag is as it was typed.
+    """
 
     namespace: str
     name: str
@@ -48,12 +51,12 @@ class Ref(NamedTuple):
         if match is None:
             shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
             raise UsageError(
-                f"not a model ref: {shown!r}; expected [namespace/]name[:tag][@blake3:HEX] in lower "
-                "case, for example team/llama:v3"
+                f"not a model ref: {shown!r}; expected [namespace/]name[:tag][@blake3:HEX], "
+                "for example team/llama:v3"
             )
         return cls(
-            match["namespace"] or DEFAULT_NAMESPACE,
-            match["name"],
+            (match["namespace"] or DEFAULT_NAMESPACE).lower(),
+            match["name"].lower(),
             match["tag"] or DEFAULT_TAG,
             match["digest"],
         )
@@ -64,13 +67,30 @@ class Ref(NamedTuple):
         return (self.namespace, self.name, self.tag)
 
     @property
+    def full_name(self) -> str:
+        """`[namespace/]name`; the default namespace is left out."""
+        space = "" if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/"
+        return f"{space}{self.name}"
+
+    @property
     def short(self) -> str:
         """As short as it parses back: the default namespace is left out, the tag is not."""
-        space = "" if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/"
-        return f"{space}{self.name}:{self.tag}"
+        return f"{self.full_name}:{self.tag}"
 
     def __str__(self) -> str:
         return self.short + (f"@blake3:{self.digest}" if self.digest else "")
+
+
+def spelled(text: str) -> str:
+    """The `[namespace/]name` of a good ref as it is written, with its capitals; a default namespace is left out."""
+    name = text.partition("@")[0].partition(":")[0]
+    space, _, rest = name.rpartition("/")
+    return rest if space.lower() == DEFAULT_NAMESPACE else name
+
+
+def is_spelling_of(text: str, ref: Ref) -> bool:
+    """Whether a text writes this ref's name, with or without capitals."""
+    return text.isascii() and text.lower() == ref.full_name
 
 
 def is_digest(text: str) -> bool:

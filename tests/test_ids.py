@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from p2pcache import errors
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, format_node, is_digest, parse_node
+from p2pcache.ids import Ref, format_node, is_digest, is_spelling_of, parse_node, spelled
 
 HEX = "0123456789abcdef" * 4
 
@@ -21,6 +21,9 @@ HEX = "0123456789abcdef" * 4
         (f"team/llama@blake3:{HEX}", ("team", "llama", "latest", HEX)),
         (f"a/b:c@blake3:{HEX}", ("a", "b", "c", HEX)),
         ("0/1:_", ("0", "1", "_", None)),
+        ("Qwen/Qwen3-8B", ("qwen", "qwen3-8b", "latest", None)),
+        ("A", ("library", "a", "latest", None)),
+        ("Library/Llama:V3", ("library", "llama", "V3", None)),
         ("a.b-c_d", ("library", "a.b-c_d", "latest", None)),
         ("a" * 80 + "/" + "b" * 80 + ":" + "c" * 128, ("a" * 80, "b" * 80, "c" * 128, None)),
     ],
@@ -34,7 +37,7 @@ def test_refs(text: str, parsed: tuple[str, str, str, str | None]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "/", "a/", "/a", "a:", "A", "a/B", "a:.x", "a:-x", ".a", "-a", "_a", "..", "../x",
+    ["", ":", "/", "a/", "/a", "a:", "a:.x", "a:-x", ".a", "-a", "_a", "..", "../x",
      "a/../b", "a//b", "a/b/c", "a:b:c", "a b", "a\n", "a:b\n", "a@", "a@blake3:", "a" * 81,
      "a:" + "b" * 129, f"a@sha256:{HEX}", f"a@blake3:{HEX.upper()}", f"a@blake3:{HEX[:-1]}", "ä",
      "a:@x", "a\0b", "٣"],
@@ -42,6 +45,22 @@ def test_refs(text: str, parsed: tuple[str, str, str, str | None]) -> None:
 def test_not_refs(text: str) -> None:
     with pytest.raises(UsageError, match="not a model ref"):
         Ref.parse(text)
+
+
+def test_a_name_is_folded_and_its_spelling_kept() -> None:
+    for text, written in (
+        ("Qwen/Qwen3-8B:v1", "Qwen/Qwen3-8B"),
+        (f"Qwen/Qwen3-8B@blake3:{HEX}", "Qwen/Qwen3-8B"),
+        ("Library/Llama", "Llama"),
+        ("team/llama:V3", "team/llama"),
+    ):
+        assert spelled(text) == written
+        assert is_spelling_of(written, Ref.parse(text))
+    assert Ref.parse("Qwen/Qwen3-8B").full_name == "qwen/qwen3-8b"
+    # A sign whose lower case is a plain letter: Kelvin's.
+    for text in ("team/other", "qwen/qwen3-8b:v1", "../qwen", "\u212aimi"):
+        assert not is_spelling_of(text, Ref.parse("Qwen/Qwen3-8B"))
+    assert not is_spelling_of("\u212aimi", Ref.parse("kimi"))
 
 
 def test_a_long_wrong_ref_is_not_repeated_whole() -> None:
@@ -60,6 +79,8 @@ def test_a_ref_is_a_safe_path_or_no_ref(text: str) -> None:
         assert "/" not in part
         assert not part.startswith((".", "@"))
         assert part.isascii()
+    assert ref.full_name == ref.full_name.lower()
+    assert is_spelling_of(spelled(text), ref)
 
 
 @given(st.integers(0, 2**63 - 1))

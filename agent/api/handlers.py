@@ -42,7 +42,7 @@ from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, is_digest
+from p2pcache.ids import Ref, is_digest, spelled
 from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
@@ -262,7 +262,13 @@ class Api:
         swarm = self._downloads.swarms.get(wanted.digest)
         if swarm is not None:
             await pools.WORK.run(self._possession.check, caller, swarm.layout)
-        events = self._pushes.events(ref, wanted.digest, force=wanted.force, repair=wanted.repair)
+        events = self._pushes.events(
+            ref,
+            wanted.digest,
+            spelling=spelled(wanted.ref),
+            force=wanted.force,
+            repair=wanted.repair,
+        )
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
 
     # -- the cluster -------------------------------------------------------------------------------

@@ -136,6 +136,7 @@ class Queries:
         Raises:
             P2PCacheError: it can't be looked up.
         """
+        spelled = await self._resolver.spelling(ref)
         try:
             known = await local_model(self._context.store, ref)
         except NotFound:
@@ -147,7 +148,7 @@ class Queries:
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
                 "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "generation": resolved.generation,
             }  # fmt: skip
-            return {**row, "local": False, "manifest": _files(manifest)}
+            return {**row, "spelled": spelled, "local": False, "manifest": _files(manifest)}
         stored = await pools.STEPS.run(self._context.store.manifest, known.digest)
         if known.remote and stored is not None:
             manifest = await pools.WORK.run(manifests.decode, stored, known.digest)
@@ -155,7 +156,7 @@ class Queries:
             model = await open_model(self._context.store, self._downloads, known.digest)
             manifest = model.layout.manifest
         generation = await pools.STEPS.run(self._context.store.generation_seen, ref)
-        row = {**known.as_json(), "generation": generation, "local": True}
+        row = {**known.as_json(), "spelled": spelled, "generation": generation, "local": True}
         return {**row, "manifest": _files(manifest)}
 
     # -- cluster -----------------------------------------------------------------------------------

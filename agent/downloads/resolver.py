@@ -123,6 +123,14 @@ class Resolver:
                     known += await self._threads.run(_first_refs, self.repo, ref.namespace)
         return hint_within(ref, known)
 
+    async def spelling(self, ref: Ref) -> str:
+        """How the model's name is written, as its push had it; in lower case where storage doesn't answer soon."""
+        if self.repo is not None:
+            with contextlib.suppress(P2PCacheError, TimeoutError):
+                async with asyncio.timeout(HINT_S):
+                    return await self._threads.run(self.repo.spelling, ref)
+        return ref.full_name
+
     async def _resolve(self, ref: Ref) -> Resolved:
         complete = await pools.STEPS.run(self._complete, ref)
         enough = _AWAY if complete else _SILENT

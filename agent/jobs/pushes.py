@@ -150,7 +150,9 @@ class Pushes:
         swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
-    def start(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> "Push":
+    def start(
+        self, ref: Ref, digest: str, *, spelling: str = "", force: bool, repair: bool
+    ) -> "Push":
         """Upload the blobs that the origin lacks, then the manifest, then the tag; then publish here.
 
         The upload goes on when the client leaves.
@@ -158,6 +160,7 @@ class Pushes:
         Args:
             ref: the tag to write.
             digest: of a manifest; all its blobs are here.
+            spelling: how the name is written; "": in lower case.
             force: write the tag even if another push moves it meanwhile.
             repair: upload also blobs that the origin has, because its bytes were found wrong.
 
@@ -184,15 +187,17 @@ class Pushes:
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
             )
         push = Push(swarm.layout.manifest.size_bytes)
-        upload = partial(repo.push, force=force, repair=repair)
+        upload = partial(repo.push, spelling=spelling, force=force, repair=repair)
         work = self._upload(push, upload, swarm.store, ref)
         self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
 
-    async def events(self, ref: Ref, digest: str, *, force: bool, repair: bool) -> Events:
+    async def events(
+        self, ref: Ref, digest: str, *, spelling: str = "", force: bool, repair: bool
+    ) -> Events:
         """`progress` about four times a second, then `done`. The arguments and errors are `start`'s."""
         began = time.monotonic()
-        push = self.start(ref, digest, force=force, repair=repair)
+        push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
             trouble = self._resolver.storage_trouble

@@ -40,12 +40,20 @@ class PushTarget(Protocol):
         """
 
     def push(
-        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+        self,
+        ref: Ref,
+        indexed: Indexed,
+        reporter: Reporter,
+        *,
+        spelling: str,
+        force: bool,
+        repair: bool,
     ) -> Event:
         """Upload the blobs, move the tag, and return the `done` event.
 
         Args:
             ref: the tag that moves.
+            spelling: how its name is written.
             indexed: the hashed files.
             reporter: gets the progress events.
             force: move the tag even if somebody else moves it meanwhile.
@@ -82,7 +90,14 @@ class AgentPush:
         self._client.status()
 
     def push(
-        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+        self,
+        ref: Ref,
+        indexed: Indexed,
+        reporter: Reporter,
+        *,
+        spelling: str,
+        force: bool,
+        repair: bool,
     ) -> Event:
         """Send the blobs that its cache lacks, then let it upload."""
         sending = Sending(self._client, indexed)
@@ -98,7 +113,7 @@ class AgentPush:
         if repair:  # an agent of the release before doesn't know this field
             how["repair"] = True
         self._uploading = True
-        with closing(self._client.push(ref.short, digest, **how)) as events:
+        with closing(self._client.push(f"{spelling}:{ref.tag}", digest, **how)) as events:
             for event in events:
                 if event["event"] == "done":
                     return event
@@ -146,7 +161,14 @@ class DirectPush:
             self._repo.get_tag(ref)
 
     def push(
-        self, ref: Ref, indexed: Indexed, reporter: Reporter, *, force: bool, repair: bool
+        self,
+        ref: Ref,
+        indexed: Indexed,
+        reporter: Reporter,
+        *,
+        spelling: str,
+        force: bool,
+        repair: bool,
     ) -> Event:
         """Upload the blobs that the storage lacks, then move the tag."""
         layout = indexed.layout
@@ -166,7 +188,13 @@ class DirectPush:
                 report(done, total)
 
             return self._repo.push(
-                layout, ref, open_blob=open_blob, force=force, repair=repair, on_bytes=count
+                layout,
+                ref,
+                open_blob=open_blob,
+                spelling=spelling,
+                force=force,
+                repair=repair,
+                on_bytes=count,
             )
 
         watched = Watched(work)

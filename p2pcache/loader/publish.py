@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, spelled
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.files.completeness import signs_of_a_part
 from p2pcache.io.files.indexing import find_files
@@ -53,6 +53,7 @@ def push(
     wanted, root = Ref.parse(ref), Path(model_name(directory))
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
+    name = f"{spelled(ref)}:{wanted.tag}"
     signs = signs_of_a_part(find_files(root)) if strict else []
     if signs:
         raise UsageError(f"{signs[0]}; without strict=True it is pushed all the same")
@@ -63,28 +64,30 @@ def push(
         if agent is not None or not here.origin:
             raise
         found = indexed(root)
-        _push_directly(here.origin, wanted, found, force=force)
+        _push_directly(here.origin, ref, found, force=force)
     else:
         found = indexed(root)
-        _push_through(here.client, wanted, found, force=force)
-    return f"{wanted.short}@blake3:{found.layout.digest}"
+        _push_through(here.client, name, found, force=force)
+    return f"{name}@blake3:{found.layout.digest}"
 
 
-def _push_through(client: AgentClient, ref: Ref, found: Indexed, *, force: bool) -> None:
+def _push_through(client: AgentClient, ref: str, found: Indexed, *, force: bool) -> None:
     Sending(client, found).send_blobs(lambda _: None)
-    with contextlib.closing(client.push(ref.short, found.layout.digest, force=force)) as events:
+    with contextlib.closing(client.push(ref, found.layout.digest, force=force)) as events:
         if not any(event["event"] == "done" for event in events):
             raise P2PCacheError("the agent ended without a last event; push again")
 
 
-def _push_directly(origin: str, ref: Ref, found: Indexed, *, force: bool) -> None:
+def _push_directly(origin: str, ref: str, found: Indexed, *, force: bool) -> None:
     paths = {number: found.sources[path] for path, number in found.layout.blob_of_file.items()}
 
     def open_blob(number: int) -> int:
         with disk_errors(str(paths[number])):
             return os.open(paths[number], os.O_RDONLY | os.O_CLOEXEC)
 
-    OriginRepo(open_origin(origin)).push(found.layout, ref, open_blob=open_blob, force=force)
+    OriginRepo(open_origin(origin)).push(
+        found.layout, Ref.parse(ref), open_blob=open_blob, spelling=spelled(ref), force=force
+    )
 
 
 def save_file(

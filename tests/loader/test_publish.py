@@ -9,7 +9,8 @@ import torch
 
 import p2pcache
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import UsageError
+from p2pcache.errors import Conflict, UsageError
+from p2pcache.io.http.client import AgentClient
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
 from tests.loader.source.agent_kit import agent_settings
 
@@ -40,6 +41,17 @@ def test_a_directory_is_pushed_and_loaded(agent: str, folder: Path) -> None:
         found = p2pcache.load(asked, agent=agent)
         assert {name: torch_bytes(tensor) for name, tensor in found.items()} == expected
     assert p2pcache.push(folder, "team/m:v1", agent=agent) == ref
+
+
+def test_names_with_capitals(agent: str, folder: Path) -> None:
+    ref = p2pcache.push(folder, "Qwen/Qwen3-8B", agent=agent)
+    assert ref.startswith("Qwen/Qwen3-8B:latest@blake3:")
+    for asked in (ref, "Qwen/Qwen3-8B", "qwen/qwen3-8b:latest"):
+        assert len(p2pcache.load(asked, agent=agent)) == 9
+    with pytest.raises(Conflict, match="written Qwen/Qwen3-8B"):
+        p2pcache.push(folder, "qwen/QWEN3-8B:v2", agent=agent)
+    row = AgentClient(agent).model("qwen/qwen3-8b")
+    assert (row["ref"], row["spelled"]) == ("qwen/qwen3-8b:latest", "Qwen/Qwen3-8B")
 
 
 def test_tensors_are_saved_and_loaded(agent: str) -> None:

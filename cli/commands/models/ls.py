@@ -123,7 +123,14 @@ def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any
 def _matches(short: str, patterns: tuple[str, ...]) -> bool:
     full = short if "/" in short else f"{DEFAULT_NAMESPACE}/{short}"
     texts = {text for each in (short, full) for text in (each, each.rpartition(":")[0])}
-    return any(fnmatch.fnmatchcase(text, pattern) for text in texts for pattern in patterns)
+    folded = [_folded(pattern) for pattern in patterns]
+    return any(fnmatch.fnmatchcase(text, pattern) for text in texts for pattern in folded)
+
+
+def _folded(pattern: str) -> str:
+    """Return the pattern with its name in lower case, as refs have it; the tag stays."""
+    name, colon, tag = pattern.partition(":")
+    return f"{name.lower()}{colon}{tag}"
 
 
 def _names(model: dict[str, Any]) -> list[tuple[str, str]]:

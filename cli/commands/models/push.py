@@ -18,7 +18,7 @@ from p2pcache.cli.support.progress import Event, Reporter, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, spelled
 from p2pcache.io.files.completeness import signs_of_a_part
 from p2pcache.io.files.indexing import Progress, find_files
 from p2pcache.io.files.push_upload import indexed
@@ -75,6 +75,7 @@ def push(
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
     wanted = Ref.parse(ref)
+    spelling = spelled(ref)
     if not directory.strip():  # an unset variable; to Path it means the current directory
         raise UsageError("the directory is empty text; say '.' for this one")
     if wanted.digest:
@@ -87,11 +88,11 @@ def push(
         _check(target, wanted, reporter)
         _look_for_parts(Path(directory), reporter, strict=strict)
         found = indexed(Path(directory), _index_progress(reporter), sha256=sha256)
-        done = target.push(wanted, found, reporter, force=force, repair=repair)
+        done = target.push(wanted, found, reporter, spelling=spelling, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))
     if not as_json:
-        emit(f"{wanted.short}@blake3:{found.layout.digest}")
+        emit(f"{spelling}:{wanted.tag}@blake3:{found.layout.digest}")
 
 
 def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:

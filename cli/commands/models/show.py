@@ -36,7 +36,7 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
         return
     files = model["manifest"]["files"]
     for label, value in (
-        ("ref", model["ref"]),
+        ("ref", f"{model.get('spelled') or wanted.full_name}:{wanted.tag}"),
         ("digest", f"blake3:{model['digest']}"),
         ("tags", ", ".join(model.get("refs") or model["tags"]) or "-"),
         ("generation", model.get("generation", "-")),

@@ -1,6 +1,7 @@
 """The layout under an origin's URL (docs/format.md): tags, manifests, blobs.
 
     p2pcache/v1/tags/<namespace>/<name>/<tag>    JSON TagRecord, changed by conditional put
+    p2pcache/v1/names/<namespace>/<name>         how the name is written, if it has capitals
     p2pcache/v1/manifests/<hex>                  canonical manifest bytes
     p2pcache/v1/blobs/<hex>                      a file's bytes
 
@@ -24,6 +25,7 @@ from p2pcache.ids import Ref, is_digest
 from p2pcache.io.origins.base import ABSENT, Body, NoContainer, Readable
 from p2pcache.io.origins.push import OpenBlob, PushResult, upload_blobs
 from p2pcache.io.origins.retry import Retrying, never
+from p2pcache.io.origins.spellings import claim_spelling, read_spelling
 
 __all__ = ["OriginRepo", "PushResult", "blob_key", "manifest_key", "tag_key"]
 
@@ -165,6 +167,10 @@ class OriginRepo:
             if ref is not None:
                 yield ref
 
+    def spelling(self, ref: Ref) -> str:
+        """How the name of a model is written: as its push had it."""
+        return read_spelling(self.origin, ROOT, ref) or ref.full_name
+
     def _tag(self, ref: Ref) -> tuple[TagRecord, str | None]:
         try:
             data, version = self.origin.get(tag_key(ref), limit=MAX_TAG_BYTES)
@@ -250,6 +256,7 @@ class OriginRepo:
         ref: Ref,
         *,
         open_blob: OpenBlob,
+        spelling: str = "",
         force: bool = False,
         repair: bool = False,
         on_bytes: Callable[[int], None] | None = None,
@@ -262,16 +269,18 @@ class OriginRepo:
             ref: names the tag.
             open_blob: from an index into `layout.blobs` to a descriptor, which the push closes;
                 asked only for blobs that are uploaded.
-            force: take the tag even if another push moves it meanwhile.
+            spelling: how the name is to be written, from `ids.spelled`; "": in lower case.
+            force: take the tag even if another push moves it meanwhile, and change how the name is written.
             repair: upload also blobs that are stored with the right size: their bytes were wrong.
             on_bytes: called with the bytes that the origin has in addition (blobs that it had count at
                 once); one call at a time, from several threads.
             write_tag: writes the tag if the storage can't put conditionally (the tracker does).
 
         Raises:
-            Conflict: the tag moved meanwhile.
+            Conflict: the tag moved meanwhile; or the name is there, written otherwise.
             IntegrityError: a file isn't what it was when it was indexed.
         """
+        claim_spelling(self.origin, ROOT, ref, spelling or ref.full_name, force=force)
         seen = None if force else self._tag(ref)[0].generation
         missing = upload_blobs(self, layout, open_blob, progress=on_bytes, repair=repair)
         self.put_manifest(layout.digest, encode(layout.manifest), repair=repair)
@@ -310,6 +319,7 @@ def _ref_of(key: str) -> Ref | None:
     if len(parts) != 3:
         return None
     try:
-        return Ref.parse(f"{parts[0]}/{parts[1]}:{parts[2]}")
+        ref = Ref.parse(f"{parts[0]}/{parts[1]}:{parts[2]}")
     except UsageError:
         return None
+    return ref if tag_key(ref) == key else None
