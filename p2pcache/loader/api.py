@@ -102,6 +102,7 @@ def iter_tensors(
     fetch: Fetch = "all",
     agent: str | None = None,
     timeout_s: float | None = None,
+    progress: bool | None = None,
     tuning: Tuning | None = None,
 ) -> TensorStream:
     """Iterate over (name, tensor) as their bytes arrive, early layers first.
@@ -129,6 +130,8 @@ def iter_tensors(
         fetch: "all": the agent fetches the whole model; "needed": only what this load reads.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: of the whole load, in seconds; None: no limit.
+        progress: True: a bar of tqdm; False: a line at INFO each 10 s; None: a bar on a terminal or in a
+            notebook, where tqdm is installed, else lines.
         tuning: for measurements.
 
     Raises:
@@ -149,6 +152,7 @@ def iter_tensors(
             owned=owned,
             tuning=tuning or Tuning(),
             memory=memory,
+            bar=progress,
         )
     except BaseException:
         session.source.close()
@@ -171,6 +175,7 @@ def load(
     fetch: Fetch = "all",
     agent: str | None = None,
     timeout_s: float | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Any]:
     """Load all tensors of a model into a dict by name. The arguments are those of `iter_tensors`, and one more.
 
@@ -190,6 +195,7 @@ def load(
         fetch: see `iter_tensors`.
         agent: see `iter_tensors`.
         timeout_s: see `iter_tensors`.
+        progress: see `iter_tensors`.
 
     Raises:
         P2PCacheError: as `iter_tensors`; or the load failed midway.
@@ -209,6 +215,7 @@ def load(
         fetch=fetch,
         agent=agent,
         timeout_s=timeout_s,
+        progress=progress,
     ) as stream:
         if convert is None:
             return dict(stream)
@@ -244,6 +251,7 @@ def load_into(
     fetch: Fetch = "all",
     agent: str | None = None,
     timeout_s: float | None = None,
+    progress: bool | None = None,
     tuning: Tuning | None = None,
 ) -> LoadReport:
     """Load a model into existing tensors, without an intermediate copy where possible.
@@ -264,6 +272,7 @@ def load_into(
         fetch: see `iter_tensors`.
         agent: see `iter_tensors`.
         timeout_s: see `iter_tensors`.
+        progress: see `iter_tensors`.
         tuning: see `iter_tensors`.
 
     Returns:
@@ -281,7 +290,7 @@ def load_into(
         items = select_tensors(list(session.catalog.tensors.values()), filter, axes)
         plan = plan_placement(module_or_dict, items, strict=strict)
         limit_bytes = _limit(memory_limit, DEVICE_LIMIT if plan.buffers else HOST_LIMIT)
-        stream = start_placed(session, plan, limit_bytes, tuning or Tuning())
+        stream = start_placed(session, plan, limit_bytes, tuning or Tuning(), progress)
         stream.report.missing_keys = plan.missing
         stream.report.unexpected_keys = plan.unexpected
     except BaseException:

@@ -1,6 +1,7 @@
 """The way back: a directory, or tensors of this process, stored as a model."""
 
 import contextlib
+import importlib
 import os
 import tempfile
 from collections.abc import Mapping
@@ -121,17 +122,14 @@ def save_file(
     if kinds not in ({"pt"}, {"np"}):
         raise UsageError("save_file takes a dict of torch tensors, or one of numpy arrays")
     try:
-        if kinds == {"pt"}:
-            from safetensors.torch import save_file as write
-        else:
-            from safetensors.numpy import save_file as write
+        library = importlib.import_module(f"safetensors.{'torch' if kinds == {'pt'} else 'numpy'}")
     except ImportError:
         raise UsageError("safetensors is not installed; pip install safetensors") from None
     with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
         path = Path(folder) / _WEIGHTS
         try:
             with disk_errors(f"temporary file in {folder}"):
-                write(dict(tensors), path, metadata=dict(metadata or {}) or None)
+                library.save_file(dict(tensors), path, metadata=dict(metadata or {}) or None)
         except (RuntimeError, ValueError) as error:  # shared memory, a sparse tensor
             raise UsageError(f"these tensors can't be saved: {error}") from error
         return push(folder, ref, force=force, agent=agent)

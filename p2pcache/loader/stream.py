@@ -5,7 +5,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self
 
@@ -26,6 +26,7 @@ from p2pcache.loader.plan.batches import (
 )
 from p2pcache.loader.plan.placement import Placement, Transfer
 from p2pcache.loader.plan.selection import LoadItem
+from p2pcache.loader.progress import Progress
 from p2pcache.loader.report import LoadReport, Waits
 from p2pcache.loader.session import Closeable, Memory, Session
 from p2pcache.loader.transfer.mapped import MappedDelivery
@@ -58,6 +59,7 @@ class Delivery(Protocol):
     """What brings a load's tensors: threads that read, or mappings."""
 
     waits: Waits
+    on_wait: Callable[[int], None]
     bytes_read: int
     bytes_delivered: int
 
@@ -73,14 +75,19 @@ class Delivery(Protocol):
 class TensorStream(Closeable):
     """Iterator of (name, tensor) in the order in which bytes arrive. Close it, or use `with`."""
 
-    def __init__(self, session: Session, delivery: Delivery, budget: Budget) -> None:
+    def __init__(
+        self, session: Session, delivery: Delivery, budget: Budget, progress: Progress
+    ) -> None:
         """Made by `iter_tensors`.
 
         Args:
             session: its source is closed with the stream.
             delivery: has begun.
             budget: counts the memory below the limit.
+            progress: shows how far it is.
         """
+        self._progress = progress
+        delivery.on_wait = progress.tick  # no method of ours: an abandoned stream ends its threads
         self.report = LoadReport(
             session.source.name,
             memory_limit_bytes=budget.limit_bytes,
@@ -110,6 +117,7 @@ class TensorStream(Closeable):
                 self.report.failed = True
                 self.close()
                 raise
+            self._progress.tick(self._delivery.bytes_delivered)
             if found is None:
                 self.close()
             else:
@@ -129,6 +137,7 @@ class TensorStream(Closeable):
             self._delivery.close()
         finally:
             self._source.close()
+            self._progress.close(self._delivery.bytes_delivered)
             self._log_report()
 
     def _log_report(self) -> None:
@@ -151,6 +160,7 @@ def start(
     owned: bool,
     tuning: Tuning,
     memory: Memory = "auto",
+    bar: bool | None = None,
 ) -> TensorStream:
     """Begin a load of new tensors.
 
@@ -163,6 +173,7 @@ def start(
         owned: True: tensors own their memory; False: each is valid until the next is asked for.
         tuning: for measurements.
         memory: whether host tensors are mappings; they need none of the limit.
+        bar: see `Progress`.
 
     Raises:
         UsageError: the framework or the device can't be used.
@@ -170,23 +181,32 @@ def start(
     """
     device = check_framework(framework, device)
     mappable = session.mappable(memory)
+    progress = _progress(session, items, bar)
     if device == "cpu" and mappable is not None:
         found = MappedDelivery(mappable, items, framework, session.deadline)
-        return TensorStream(session, found, Budget(0))
+        return TensorStream(session, found, Budget(0), progress)
     batch_bytes = _batch_bytes(session, tuning, on_device=device != "cpu")
     plan = _batches_within(limit_bytes, items, batch_bytes)
     if device == "cpu":
         pool = HostPool(limit_bytes, *_memory_sizes(plan))
         sink: Sink = HostSink(pool, framework, owned=owned)
-        return _run(session, plan, sink, pool.budget, tuning, None)
+        return _run(session, plan, sink, pool.budget, tuning, None, progress)
     backend = CudaBackend(device, tuning.copy_streams)
     staging, tuning = make_staging(backend, limit_bytes, tuning)
     budget = Budget(limit_bytes)
-    return _run(session, plan, DeviceSink(backend, budget), budget, tuning, staging)
+    return _run(session, plan, DeviceSink(backend, budget), budget, tuning, staging, progress)
+
+
+def _progress(session: Session, items: Sequence[LoadItem], bar: bool | None) -> Progress:  # noqa: FBT001
+    return Progress(session.source.name, sum(item.nbytes for item in items), bar=bar)
 
 
 def start_placed(
-    session: Session, placement: Placement, limit_bytes: int, tuning: Tuning
+    session: Session,
+    placement: Placement,
+    limit_bytes: int,
+    tuning: Tuning,
+    bar: bool | None = None,  # noqa: FBT001
 ) -> TensorStream:
     """Begin a load into the caller's own tensors.
 
@@ -195,6 +215,7 @@ def start_placed(
         placement: where each tensor goes.
         limit_bytes: of memory for conversions and for the ring.
         tuning: for measurements.
+        bar: see `Progress`.
 
     Raises:
         UsageError: the device can't be used.
@@ -221,7 +242,8 @@ def start_placed(
     ]
     order = {item.info.name: i for i, item in enumerate(placement.items)}
     plan.sort(key=lambda batch: order[batch.items[0].info.name])
-    return _run(session, plan, sink, pool.budget, tuning, staging)
+    progress = _progress(session, placement.items, bar)
+    return _run(session, plan, sink, pool.budget, tuning, staging, progress)
 
 
 def _batch_bytes(session: Session, tuning: Tuning, *, on_device: bool) -> int:
@@ -299,6 +321,7 @@ def _run(
     budget: Budget,
     tuning: Tuning,
     staging: Staging | None,
+    progress: Progress,
 ) -> TensorStream:
     session.source.on_planned([r for batch in plan for r in batch.ranges()])
     pipeline = Pipeline(
@@ -310,4 +333,4 @@ def _run(
         read_bytes=tuning.read_bytes or READ_BYTES,
         staging=staging,
     )
-    return TensorStream(session, pipeline, budget)
+    return TensorStream(session, pipeline, budget, progress)

@@ -160,6 +160,7 @@ def stream_weights(
         memory_limit=settings.memory_limit,
         agent=settings.agent,
         timeout_s=settings.timeout_s,
+        progress=False,
     ) as found:
         for name, tensor in found:
             yield prefix + name, tensor

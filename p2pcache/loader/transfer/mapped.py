@@ -1,7 +1,7 @@
 """Tensors over private mappings of a complete model's files: no copy, no memory, no threads."""
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from p2pcache.loader.format.dtypes import BITS, Framework, import_torch, native_shape, torch_dtype
@@ -66,6 +66,7 @@ class MappedDelivery:
     ) -> None:
         """Map nothing yet."""
         self.waits = Waits()
+        self.on_wait: Callable[[int], None] = lambda _: None
         self.bytes_read = 0
         self.bytes_delivered = 0
         self._source = source
@@ -81,7 +82,7 @@ class MappedDelivery:
             P2PCacheError: a file can't be read, or was changed.
         """
         self._deadline.check()
-        made = []
+        made: list[tuple[str, Any]] = []
         while self._left and len(made) < _AT_ONCE:
             item = self._left.popleft()
             tensor = map_tensor(self._source, item, self._framework)

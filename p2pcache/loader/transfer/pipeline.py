@@ -9,7 +9,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -72,6 +72,8 @@ class Pipeline:
             staging: for sinks whose targets lie on a device; None for others.
         """
         self.waits = Waits()
+        self.on_wait: Callable[[int], None] = lambda _: None
+        """Called with `bytes_delivered` in the consumer's thread, now and then while it waits."""
         self.bytes_read = 0
         self.bytes_delivered = 0
         self._source = source
@@ -132,6 +134,7 @@ class Pipeline:
                 raise UsageError(
                     f"{self._source.name}: the load was closed while it was waited for"
                 )
+            self.on_wait(self.bytes_delivered)
             self._deadline.check()
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from p2pcache.errors import P2PCacheError
 from p2pcache.loader.memory.host_pool import Budget
 from p2pcache.loader.plan.batches import batches
 from p2pcache.loader.plan.selection import ParallelAxis, select_tensors
+from p2pcache.loader.progress import Progress
 from p2pcache.loader.session import Session
 from p2pcache.loader.source.catalog import open_catalog
 from p2pcache.loader.source.deadline import Deadline
@@ -166,7 +167,7 @@ def test_a_batch_is_one_allocation_and_one_wait_of_the_consumer(tmp_path: Path) 
     budget = Budget(1 << 22)
     pipeline = Pipeline(session.source, plan, DeviceSink(backend, budget), session.deadline, threads=3,
                         staging=staging, read_bytes=tuning.read_bytes)  # fmt: skip
-    found = dict(TensorStream(session, pipeline, budget))
+    found = dict(TensorStream(session, pipeline, budget, Progress("m", 0)))
     assert {name: torch_bytes(t) for name, t in found.items()} == body
     assert backend.allocated == backend.waited_for == len(plan)
 
@@ -196,7 +197,7 @@ def test_a_failed_device_ends_the_load_and_releases_everything(tmp_path: Path, g
     plan = batches(select_tensors(list(session.catalog.tensors.values())), 1 << 18)
     pipeline = Pipeline(session.source, plan, sink, session.deadline, threads=1, staging=staging,
                         read_bytes=tuning.read_bytes)  # fmt: skip
-    stream = TensorStream(session, pipeline, budget)
+    stream = TensorStream(session, pipeline, budget, Progress("m", 0))
     with soon(), pytest.raises(P2PCacheError, match="illegal"):
         list(stream)
     assert reader_threads() == []
