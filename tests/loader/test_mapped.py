@@ -42,9 +42,11 @@ def is_mapped(tensor: torch.Tensor, folder: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("link", [False, True])
-def test_what_is_published_is_mapped_and_other_directories_are_not(tree: Path, link: bool) -> None:
-    found = p2pcache.load(tree.with_name("v1") if link else tree)
+@pytest.mark.parametrize("name", ["v1", f"@{DIGEST}", f"@{DIGEST}/m.safetensors", "v1/sub"])
+def test_what_is_published_is_mapped_and_other_directories_are_not(tree: Path, name: str) -> None:
+    (tree / "sub").mkdir()
+    (tree / "sub/m.safetensors").hardlink_to(tree / "m.safetensors")
+    found = p2pcache.load(tree.parent / name)
     assert len(found) == 100
     assert all(is_mapped(tensor, tree) for tensor in found.values())
     with p2pcache.safe_open(tree) as model:

@@ -133,7 +133,9 @@ def check_namespaces(namespaces: tuple[str, ...]) -> None:
         raise UsageError(f"name 1 to {MAX_NAMESPACES} namespaces, or * for every one")
     for name in namespaces:
         if name != EVERY and _NAMESPACE.fullmatch(name) is None:
-            raise UsageError(f"not a namespace: {name!r}; expected for example team, or * for all")
+            raise UsageError(
+                f"not a namespace: {name!r}; expected lower case, for example team, or * for all"
+            )
 
 
 def signing_key(secret: Secret) -> Secret:

@@ -272,6 +272,7 @@ class BlobPool:
         blob.allocated = 0
         blob.lose(range(len(blob.bits)))
         blob.suspect = None
+        self.changed.notify_all()
 
     # -- on disk ---------------------------------------------------------------------------------
 

@@ -87,14 +87,14 @@ def demote(pool: BlobPool, blob: BlobFile) -> None:
     """
     with pool.maintenance, cache_errors(pool, f"{pool.root}/blobs/{blob.id}"):
         pool.before_demote(blob.id)
-        with pool.lock:
-            if not blob.published:
-                return
-            pool.proofs.pop(blob.id, None)
-            pool.records.remove_proofs([blob.id])
-            file = pool.reader(blob, check=False)
         name = f"mended-{blob.id}"
         try:
+            with pool.lock:
+                if not blob.published:
+                    return
+                pool.proofs.pop(blob.id, None)
+                pool.records.remove_proofs([blob.id])
+                file = pool.reader(blob, check=False)
             _copy(pool, blob, file, name)
             with pool.lock:
                 _replace(pool, blob, name)
@@ -141,7 +141,6 @@ def _start_over(pool: BlobPool, blob: BlobFile, name: str) -> None:
     for folder, each in ((pool.folders.tmp, name), (pool.folders.partial, blob.id),
                          (pool.folders.blobs, blob.id)):  # fmt: skip
         pool.disk.unlink(folder, each)
-    pool.changed.notify_all()
 
 
 def _proves(blob: BlobFile, position: int, file: OpenFile) -> bool:

@@ -37,7 +37,7 @@ class DirectorySource:
         self.name = name or str(path)
         self.path = path
         # Nobody changes the files of a published tree: mended ones are new files.
-        self.published = is_tree_name(path.resolve().name)
+        self.published = any(is_tree_name(part) for part in path.resolve().parts)
         self._mappings: dict[str, Any] = {}
         self._paths: dict[str, Path] = {}
         self._sizes: dict[str, int] = {}
