@@ -83,7 +83,8 @@ def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
         save_file(tensors, path)
         total += sum(tensor.nbytes for tensor in tensors.values())
         weight_map |= dict.fromkeys(mine, path.name)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     (folder / "config.json").write_text(json.dumps({
         "model_type": "llama", "architectures": ["LlamaForCausalLM"], "dtype": "bfloat16",
         "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": WORDS, "num_hidden_layers": layers,

@@ -1,6 +1,7 @@
 """Loads transformers' models: a complete one its own way, an arriving one tensor by tensor as they are used."""
 
 import copy
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,7 @@ from p2pcache.loader.open_model import Index, OpenModel, TensorSlice
 from p2pcache.loader.resolve import existing_path, pull_pinned
 from p2pcache.loader.session import Memory
 
-# What transformers looks for; a directory whose weights are called otherwise is read here.
-_ITS_NAMES = ("model.safetensors", "model.safetensors.index.json")
+_ITS_FILE, _ITS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class LazyTensor:
@@ -93,13 +93,19 @@ def from_pretrained(
         weights = str(pinned)
     with safe_open(weights, agent=agent, timeout_s=timeout_s, memory=memory) as found:
         whole = found.directory
-        if (
-            memory == "auto"
-            and whole is not None
-            and any((whole / n).is_file() for n in _ITS_NAMES)
-        ):
+        if memory == "auto" and whole is not None and _can_take(whole):
             return _its_own_way(auto_class, whole, config, kwargs)
         return _tensor_by_tensor(auto_class, found, folder, config, kwargs)
+
+
+def _can_take(folder: Path) -> bool:
+    """Whether transformers itself finds the weights: it reads no other names, and no index without metadata."""
+    if (folder / _ITS_FILE).is_file():
+        return True
+    try:
+        return "metadata" in json.loads((folder / _ITS_INDEX).read_bytes())
+    except FileNotFoundError:
+        return False
 
 
 def _its_own_way(auto_class: Any, folder: Path, config: Any, kwargs: Mapping[str, Any]) -> Any:

@@ -1,5 +1,7 @@
 """transformers on a CPU, with a generated tiny Llama: the same logits as from its own from_pretrained."""
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -99,6 +101,30 @@ def test_logits_while_the_model_arrives(tmp_path: Path, model: tuple[Path, Path]
 def test_a_directory_needs_no_agent(model: tuple[Path, Path]) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(model[0], dtype=torch.float32)
     same(p2pcache.from_pretrained(model[0], LlamaForCausalLM, dtype=torch.float32), theirs)
+
+
+def test_a_directory_that_transformers_itself_can_not_read(
+    model: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Its index has no metadata, or its shards have other names and no index."""
+    theirs = AutoModelForCausalLM.from_pretrained(model[0], dtype="auto")
+    whole = shutil.copytree(model[0], tmp_path / "whole")
+    index = whole / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": json.loads(index.read_text())["weight_map"]}))
+    with pytest.raises(KeyError):
+        AutoModelForCausalLM.from_pretrained(whole)
+    same(p2pcache.from_pretrained(whole, AutoModelForCausalLM, dtype="auto"), theirs)
+    index.unlink()
+    same(p2pcache.from_pretrained(whole, AutoModelForCausalLM, dtype="auto"), theirs)
+
+
+def test_memory_of_its_own(model: tuple[Path, Path]) -> None:
+    theirs = AutoModelForCausalLM.from_pretrained(model[0], dtype="auto")
+    for memory in ("private", "mapped"):
+        same(
+            p2pcache.from_pretrained(model[0], AutoModelForCausalLM, dtype="auto", memory=memory),
+            theirs,
+        )
 
 
 def test_loading_info_and_the_dtype_of_the_weights(model: tuple[Path, Path]) -> None:
