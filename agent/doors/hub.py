@@ -172,7 +172,7 @@ class HubDoor:
         namespace, name = named.get("namespace", ""), named["name"]
         repo = f"{namespace}/{name}" if namespace else name
         try:
-            ref = Ref.parse(f"{namespace or DEFAULT_NAMESPACE}/{name}".lower())
+            ref = Ref.parse(f"{namespace or DEFAULT_NAMESPACE}/{name}")
         except UsageError:
             raise _Missing("RepoNotFound", f"no model can be called {repo[:200]!r}") from None
         request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {repo}")
