@@ -28,7 +28,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("modells/llama", Unreachable), ("meta-llama/Llama-3.1-8B", UsageError)]
+    ("name", "kind"),
+    [
+        ("modells/llama", Unreachable),
+        ("meta-llama/Llama-3.1-8B", Unreachable),
+        ("a/b/c", UsageError),
+    ],
 )
 def test_the_error_of_a_ref_mentions_directories(
     tmp_path: Path, name: str, kind: type[Exception]
