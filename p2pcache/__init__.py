@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from p2pcache.loader.resolve import snapshot as snapshot
     from p2pcache.loader.stream import TensorStream as TensorStream
 
+__all__ = [
+    "ParallelAxis", "__version__", "compile_cache", "errors", "from_pretrained", "iter_tensors", "load", "load_into",
+    "safe_open", "snapshot",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _LAZY = {

@@ -26,6 +26,12 @@ Foreign exceptions (OSError, botocore, aiohttp) become one of these once, at the
 
 from typing import ClassVar
 
+__all__ = [
+    "Busy", "Cancelled", "Conflict", "IntegrityError", "InvalidHeader", "InvalidManifest", "LocalProtocolError",
+    "Lost", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable", "P2PCacheError",
+    "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
+]  # fmt: skip
+
 
 class P2PCacheError(Exception):
     """Root of the tree. `str(error)` is one line that says what is wrong and what to do."""

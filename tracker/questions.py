@@ -5,6 +5,7 @@ import contextlib
 import msgspec
 
 from p2pcache.core.format.tag_record import TagRecord
+from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.messages import (
     MANIFEST_PART_BYTES,
     MAX_MESSAGE_BYTES,
@@ -66,11 +67,16 @@ class Questions:
         self._count(ask.what, "ok")
         return Answer(ask.id, *found)
 
-    async def answer(self, ask: Ask) -> Answer | Refusal:
-        """The answer to a question; an error becomes a refusal."""
+    async def answer(self, ask: Ask, bearer: Member | None) -> Answer | Refusal:
+        """The answer to a question; an error becomes a refusal.
+
+        Args:
+            ask: the question.
+            bearer: the member that the asker's certificate names; None where members show none.
+        """
         kind = ask.what if ask.what in _KINDS else "unknown"
         try:
-            data, total = await self._data(ask)
+            data, total = await self._data(ask, bearer)
             if len(data) > MAX_MESSAGE_BYTES - 1024:
                 raise UsageError(
                     f"the answer is too large; ask the tracker's HTTP API (/v1/{kind})"
@@ -81,7 +87,7 @@ class Questions:
         self._count(kind, "ok")
         return Answer(ask.id, data, total)
 
-    async def _data(self, ask: Ask) -> tuple[bytes, int]:
+    async def _data(self, ask: Ask, bearer: Member | None) -> tuple[bytes, int]:
         if len(ask.text) > MAX_TEXT:
             raise UsageError("the question is too long")
         match ask.what:
@@ -105,6 +111,8 @@ class Questions:
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
             case "tag_put":
+                if bearer is not None:
+                    bearer.need_pusher()
                 return _json(await self._put_tag(ask.text))
             case _:
                 raise UsageError(f"this tracker doesn't know the question {ask.what[:40]!a}")

@@ -41,12 +41,10 @@ from p2pcache.io import pools
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
 from p2pcache.io.http.bodies import Body
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.origins.push import PushResult
+from p2pcache.io.origins.repo import OriginRepo, PushResult
 from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
-
-Upload = Callable[..., PushResult]  # `OriginRepo.push` with `force` and `repair` given
 
 PROGRESS_S = 0.25  # between two events, as of a pull
 CHECKS = 2  # manifests that are checked at once
@@ -187,7 +185,9 @@ class Pushes:
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
             )
         push = Push(swarm.layout.manifest.size_bytes)
-        upload = partial(repo.push, spelling=spelling, force=force, repair=repair)
+        upload = partial(
+            self._upload_blocking, push, repo, spelling=spelling, force=force, repair=repair
+        )
         work = self._upload(push, upload, swarm.store, ref)
         self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
@@ -212,11 +212,17 @@ class Pushes:
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
-    async def _upload(self, push: "Push", upload: Upload, store: ModelStore, ref: Ref) -> None:
+    async def _upload(
+        self,
+        push: "Push",
+        upload: Callable[[ModelStore, Ref], PushResult],
+        store: ModelStore,
+        ref: Ref,
+    ) -> None:
         began = time.monotonic()
         store.pin()
         try:
-            result = await pools.WORK.run(self._upload_blocking, push, upload, store, ref)
+            result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
             link = self._context.link
@@ -238,8 +244,19 @@ class Pushes:
             )  # fmt: skip
 
     def _upload_blocking(
-        self, push: "Push", upload: Upload, store: ModelStore, ref: Ref
+        self,
+        push: "Push",
+        repo: OriginRepo,
+        store: ModelStore,
+        ref: Ref,
+        *,
+        spelling: str,
+        force: bool,
+        repair: bool,
     ) -> PushResult:
+        tls = self._context.tls
+        if tls is not None and not repo.origin.conditional_put:
+            tls.member.need_pusher()  # the tracker would say so, too, when everything is uploaded
         store.publish()  # every blob under its own name, durable
         blobs = self._context.store.root / "blobs"
 
@@ -255,9 +272,9 @@ class Pushes:
             answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
             return decode_tag(answer.data)
 
-        return upload(
-            store.layout, ref, open_blob=open_blob, on_bytes=push.count,
-            write_tag=through_tracker if link is not None else None,
+        return repo.push(
+            store.layout, ref, spelling=spelling, open_blob=open_blob, on_bytes=push.count, force=force,
+            repair=repair, write_tag=through_tracker if link is not None else None,
         )  # fmt: skip
 
 

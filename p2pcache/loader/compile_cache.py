@@ -35,6 +35,8 @@ from p2pcache.io.host import compile_target
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.resolve import NodeAgent, connect, pull_directory
 
+__all__ = ["Cache", "Result", "find", "restore", "save"]
+
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 60.0  # an engine that reports ready may still write its last graphs

@@ -267,6 +267,26 @@ def test_alerts_and_dashboard_are_those_of_the_project() -> None:
         assert each["metadata"]["labels"]["release"] == "prometheus"
 
 
+def test_links_of_alerts_lead_where_the_docs_are() -> None:
+    where = {**MONITORED, "prometheusRule": {"enabled": True, "docsUrl": "https://docs.test/p/"}}
+    rule = find(render({**ORIGIN, "monitoring": where}), "PrometheusRule", "p2pcache")
+    rules = [one for group in rule["spec"]["groups"] for one in group["rules"]]
+    assert len(rules) > 20
+    for one in rules:
+        link = f"https://docs.test/p/runbook/#{one['alert'].lower()}"
+        assert one["annotations"]["runbook_url"] == link
+
+
+def test_a_pool_of_pushers() -> None:
+    pools = [{"name": "build", "pusher": True}, {"name": "gpu"}]
+    objects = render({**ORIGIN, "tls": {"enabled": True}, "agent": {"pools": pools}})
+    for pool, role in (("build", "pusher"), ("gpu", "agent")):
+        spec = find(objects, "DaemonSet", f"p2pcache-agent-{pool}")["spec"]["template"]["spec"]
+        (volume,) = [one for one in spec["volumes"] if one["name"] == "tls"]
+        uri = volume["csi"]["volumeAttributes"]["csi.cert-manager.io/uri-sans"]
+        assert uri == f"p2pcache://{role}/${{POD_NAME}}"
+
+
 def test_monitors_of_an_mtls_tracker_say_how_it_is_proved() -> None:
     proof = {"serverName": "p2pcache-tracker", "ca": {"secret": {"name": "ca", "key": "ca.crt"}}}
     tls = {**ORIGIN, "tls": {"enabled": True}}

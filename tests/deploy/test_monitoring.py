@@ -75,8 +75,8 @@ def test_every_alert_is_tried_and_says_what_to_do() -> None:
         assert f'"{alert["alert"]}"' in tried or alert["alert"] + "\n" in tried, alert["alert"]
         notes = alert["annotations"]
         assert all(notes[name] for name in ("summary", "description", "runbook"))
-        site = "{{ $externalLabels.p2pcache_docs }}"
-        assert notes["runbook_url"] == f"{site}/runbook/#{alert['alert'].lower()}"
+        site = "{{ with $externalLabels.p2pcache_docs }}{{ . }}"
+        assert notes["runbook_url"] == f"{site}/runbook/#{alert['alert'].lower()}{{{{ end }}}}"
         assert alert["labels"]["severity"] in ("warning", "critical")
 
 

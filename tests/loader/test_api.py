@@ -1,5 +1,6 @@
 """The public calls on directories: what they give, what they refuse, what they leave behind."""
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -162,3 +163,25 @@ def test_many_loads_at_once(folder: Path) -> None:
     for thread in crowd:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize(
+    ("name", "own"),
+    [("p2pcache", False), ("p2pcache.errors", True), ("p2pcache.loader.compile_cache", True)],
+)
+def test_a_public_module_says_what_is_public(name: str, own: bool) -> None:  # fmt: skip
+    module = importlib.import_module(name)
+    public = set(module.__all__)
+    assert len(public) == len(module.__all__)
+    for each in public:
+        assert getattr(module, each).__doc__, each
+    assert public <= set(dir(module))
+    if own:  # what another module of ours would have to import is public, or marked as ours
+        made = {
+            n
+            for n, v in vars(module).items()
+            if getattr(v, "__module__", "") == name and n[0].isupper()
+        }
+        assert made == {n for n in public if n[0].isupper()}
+    else:
+        assert public == {*vars(module)["_LAZY"], *vars(module)["_MODULES"], "__version__"}

@@ -24,7 +24,9 @@ from p2pcache.errors import (
 from p2pcache.ids import Ref
 from p2pcache.io.origins import Retrying
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.security.tls import Tls
 from p2pcache.tracker import catalog
+from tests.certs import Authority
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import REF, get, publish, tracker
 
@@ -269,6 +271,26 @@ async def test_tag_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for bad in ({"digest": "x"}, {}, {"digest": digest, "more": 1}):
             with pytest.raises(UsageError):
                 await put(**bad)
+
+
+async def test_only_a_pushers_certificate_moves_a_tag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = Authority(tmp_path / "ca")
+    digest, _ = publish(tmp_path)
+    publish(tmp_path, files=2)
+    monkeypatch.setattr(Retrying, "conditional_put", False)
+    wish = json.dumps({"ref": str(REF), "digest": digest})
+    files = authority.files("hub", "tracker")
+    async with tracker(tmp_path, **files._asdict()) as app:
+        own = authority.tls("n1")
+        async with FakeAgent(own.member.node(5)).member(app.address, tls=own) as agent:
+            with pytest.raises(NotAllowed, match="--role pusher"):
+                await agent.ask("tag_put", wish)
+            assert record(await agent.ask("resolve", str(REF))).generation == 2
+        own = Tls(authority.files("n1", "pusher"), "agent")
+        async with FakeAgent(own.member.node(5)).member(app.address, tls=own) as agent:
+            assert record(await agent.ask("tag_put", wish)).generation == 3
 
 
 async def test_manifests_leave_the_cache_by_size(

@@ -93,9 +93,15 @@ class Connection:
     """
 
     def __init__(
-        self, node: NodeId, socket: web.WebSocketResponse, request: web.Request, clock: Clock
+        self,
+        node: NodeId,
+        socket: web.WebSocketResponse,
+        request: web.Request,
+        clock: Clock,
+        bearer: Member | None = None,
     ) -> None:
         self.node = node
+        self.bearer = bearer  # of its certificate, if members show one
         self.unanswered = 0  # unanswered questions
         self._socket = socket
         self._transport = request.transport

@@ -140,7 +140,7 @@ class MemberHub:
             except (TimeoutError, ConnectionError, P2PCacheError) as error:
                 await self._refuse(request, socket, error)
                 return socket
-        await self._member(Connection(node, socket, request, self._clock), first)
+        await self._member(Connection(node, socket, request, self._clock, bearer), first)
         return socket
 
     def send_to(self, node: NodeId, message: m.ToAgent) -> bool:
@@ -259,7 +259,8 @@ class MemberHub:
 
     async def _answer(self, connection: Connection, ask: m.Ask) -> None:
         try:
-            connection.queue_message(m.encode(await self._questions.answer(ask)))
+            answer = await self._questions.answer(ask, connection.bearer)
+            connection.queue_message(m.encode(answer))
         finally:
             connection.unanswered -= 1
 

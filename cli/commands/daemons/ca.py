@@ -51,7 +51,8 @@ def issue(
 ) -> None:
     """Make the certificate (NAME.pem) and key (NAME.key) of one member.
 
-    One certificate per node: its node ids are bound to NAME. To renew one, issue it again into
+    One certificate per node: its node ids are bound to NAME. A pusher is an agent that may also push
+    where storage has no conditional writes, so that the tracker moves the tags. To renew one, issue it again into
     another directory and move the files over the old ones: the daemon notices within seconds.
     Prints the paths of the certificate and the key.
 

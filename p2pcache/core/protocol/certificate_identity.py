@@ -15,8 +15,9 @@ from blake3 import blake3
 from p2pcache.errors import NotAllowed
 from p2pcache.ids import NodeId
 
-Role = Literal["agent", "tracker"]
-ROLES: tuple[Role, ...] = ("agent", "tracker")
+Role = Literal["agent", "pusher", "tracker"]
+"""A pusher is an agent that may also have the tracker move tags."""
+ROLES: tuple[Role, ...] = ("agent", "pusher", "tracker")
 PREFIX = "p2pcache://"
 # Bits of a node id that are the cache's own. A DaemonSet may share one certificate, and a thousand caches hardly ever
 # collide in them. The other 32 bits are enough for names that the CA's owner chooses, but not for names that
@@ -49,7 +50,23 @@ class Member(NamedTuple):
 
     def owns(self, node: NodeId) -> bool:
         """Whether a node id belongs to this member."""
-        return self.role == "agent" and node >> OWN_BITS == _name_bits(self.name)
+        return self.acts_as("agent") and node >> OWN_BITS == _name_bits(self.name)
+
+    def acts_as(self, role: Role) -> bool:
+        """Whether this member may be what a role says."""
+        return self.role == role or (self.role, role) == ("pusher", "agent")
+
+    def need_pusher(self) -> None:
+        """Check that this member may have the tracker move tags.
+
+        Raises:
+            NotAllowed: it may not.
+        """
+        if self.role != "pusher":
+            raise NotAllowed(
+                f"the certificate of {self} doesn't let it move tags, and this storage has no conditional writes; "
+                "push through an agent with a certificate of the role pusher (p2pcache ca issue DIR NAME --role pusher)"
+            )
 
 
 def bearer_of(node: NodeId) -> int:

@@ -111,11 +111,8 @@ class OriginRepo:
             IntegrityError: no generation can follow the one that is there.
             UsageError: the storage can't put conditionally, and the caller isn't the sole writer.
         """
-        if not sole_writer and not self.origin.conditional_put:
-            raise UsageError(
-                f"{self.url} ignores conditional writes, so two pushes could overwrite each other; "
-                "push through an agent that has a tracker"
-            )
+        if not sole_writer:
+            self._need_conditional_put()
         for _ in range(_PUT_TAG_TRIES):
             record, version = self._tag(ref)
             if record.digest == digest:
@@ -134,6 +131,13 @@ class OriginRepo:
                 continue  # read again: it may be the same digest, or the expected generation
             return wanted
         raise Conflict(f"{ref.short} changes faster than we can write it; try again")
+
+    def _need_conditional_put(self) -> None:
+        if not self.origin.conditional_put:
+            raise UsageError(
+                f"{self.url} ignores conditional writes, so two pushes could overwrite each other; "
+                "push through an agent that has a tracker"
+            )
 
     def delete_tag(self, ref: Ref, *, expect_generation: int | None = None) -> None:
         """Let a tag mean nothing. Blobs and manifest stay.
@@ -279,7 +283,10 @@ class OriginRepo:
         Raises:
             Conflict: the tag moved meanwhile; or the name is there, written otherwise.
             IntegrityError: a file isn't what it was when it was indexed.
+            UsageError: the storage can't put conditionally, and there is no `write_tag`.
         """
+        if write_tag is None:
+            self._need_conditional_put()  # before the upload, which may take hours
         claim_spelling(self.origin, ROOT, ref, spelling or ref.full_name, force=force)
         seen = None if force else self._tag(ref)[0].generation
         missing = upload_blobs(self, layout, open_blob, progress=on_bytes, repair=repair)

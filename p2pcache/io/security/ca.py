@@ -30,6 +30,7 @@ _DAY = dt.timedelta(days=1)
 _SERVER, _CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 _USES: dict[Role, list[x509.ObjectIdentifier]] = {
     "agent": [_SERVER, _CLIENT],
+    "pusher": [_SERVER, _CLIENT],
     "tracker": [_SERVER],  # it dials no member
 }
 

@@ -226,7 +226,7 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
     except ssl.SSLError as error:
         raise NotAllowed(f"the certificate in {cert} can't be used: {explain(error)}") from None
     member = member_of(seen)
-    if member.role != role:
+    if not member.acts_as(role):
         raise NotAllowed(f"the certificate in {cert} is for {member}; this daemon is a {role}")
     return Loaded(
         server, visitors, client, member, float(ssl.cert_time_to_seconds(seen["notAfter"]))
@@ -246,13 +246,13 @@ def member_of(certificate: Any) -> Member:
 
 
 def check_role(certificate: Any, role: Role) -> Member:
-    """As `member_of`, and of that role.
+    """As `member_of`, and it acts as that role.
 
     Raises:
         NotAllowed: no certificate, not one of ours, or of another role.
     """
     member = member_of(certificate)
-    if member.role != role:
+    if not member.acts_as(role):
         raise NotAllowed(f"it shows the certificate of {member}, where {role}s belong")
     return member
 

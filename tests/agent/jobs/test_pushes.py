@@ -18,6 +18,7 @@ from p2pcache.core.format.manifest import encode
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
 from tests.agent.kit import agent, client, events, make_model, pull, push
+from tests.certs import Authority
 from tests.io.models.store_kit import Model
 from tests.tracker.kit import tracker
 
@@ -54,6 +55,27 @@ async def test_storage_without_conditional_put_is_written_by_the_tracker(
         done = await push_through(app, layout)
         assert (done["event"], done["generation"]) == ("done", 1)
         assert (await pull(app, "m"))["event"] == "done"
+
+
+async def test_in_mtls_mode_the_tracker_writes_tags_for_pushers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Retrying, "conditional_put", False)
+    layout, authority = push_layout(tmp_path), Authority(tmp_path / "ca")
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    hub = authority.files("hub", "tracker")._asdict()
+    async with tracker(origin, **hub) as one:
+        url = f"https://{one.address}"
+        member = authority.files("n")._asdict()
+        async with agent(tmp_path, "a", tracker=url, origin=origin.as_uri(), **member) as app:
+            refused = await push_through(app, layout)
+            assert (refused["event"], refused["code"]) == ("error", 4)
+            assert "--role pusher" in refused["message"]
+            assert not list(origin.rglob("blobs/*")), "refused before the upload"
+        member = authority.files("n", "pusher")._asdict()
+        async with agent(tmp_path, "a", tracker=url, origin=origin.as_uri(), **member) as app:
+            assert (await push_through(app, layout))["event"] == "done"
 
 
 async def test_a_push_before_the_first_contact_names_the_tracker(

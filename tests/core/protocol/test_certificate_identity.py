@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.protocol.certificate_identity import Member, is_name, of_uris
+from p2pcache.core.protocol.certificate_identity import ROLES, Member, is_name, of_uris
 from p2pcache.errors import NotAllowed
 
 names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", fullmatch=True)
@@ -29,9 +29,24 @@ def test_the_binding_is_part_of_the_protocol() -> None:
 
 @given(names)
 def test_uris_round_trip(name: str) -> None:
-    for role in ("agent", "tracker"):
-        member = Member("agent" if role == "agent" else "tracker", name)
+    for role in ROLES:
+        member = Member(role, name)
         assert of_uris(["https://x", member.uri]) == member
+
+
+def test_a_pusher_is_an_agent_that_may_move_tags() -> None:
+    pusher, agent, tracker = (Member(role, "n") for role in ("pusher", "agent", "tracker"))
+    assert pusher.node(7) == agent.node(7), "a cache keeps its id when its node becomes a pusher"
+    assert pusher.owns(agent.node(7))
+    assert not tracker.owns(agent.node(7))
+    assert pusher.acts_as("agent")
+    assert not pusher.acts_as("tracker")
+    assert not agent.acts_as("pusher")
+    assert not tracker.acts_as("agent")
+    pusher.need_pusher()
+    for other in (agent, tracker):
+        with pytest.raises(NotAllowed, match="--role pusher"):
+            other.need_pusher()
 
 
 @pytest.mark.parametrize("uris", [

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import make_file, make_manifest
 from p2pcache.core.format.tag_record import MAX_GENERATION, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import Conflict, IntegrityError, InvalidManifest, NotFound, UsageError
 from p2pcache.ids import Ref
@@ -140,6 +142,14 @@ def test_store_without_conditional_put(tmp_path: Path) -> None:
     assert repo.put_tag(REF, B, sole_writer=True).generation == 2
     with pytest.raises(Conflict):
         repo.put_tag(REF, A, expect_generation=1, sole_writer=True)
+
+
+def test_a_push_that_could_not_move_the_tag_uploads_nothing(tmp_path: Path) -> None:
+    repo = OriginRepo(Retrying(Careless(tmp_path.as_uri()), RetryPolicy(0)))
+    layout = Layout(make_manifest([make_file("a", [])]))
+    with pytest.raises(UsageError, match="tracker"):
+        repo.push(layout, REF, open_blob=lambda _: -1)
+    assert list(tmp_path.rglob("manifests/*")) == []
 
 
 def test_manifests(repo: OriginRepo) -> None:

@@ -216,7 +216,7 @@ spec:
             secretName: {{ .Values.clusterKeySecret }}
             defaultMode: 0440
         {{- if .Values.tls.enabled }}
-        {{- include "p2pcache.tlsVolume" (dict "root" . "role" "agent" "secret" .Values.tls.agentSecret "hosts" "") | nindent 8 }}
+        {{- include "p2pcache.tlsVolume" (dict "root" . "role" (ternary "pusher" "agent" .agent.pusher) "secret" .Values.tls.agentSecret "hosts" "") | nindent 8 }}
         {{- end }}
         {{- include "p2pcache.originVolume" . | nindent 8 }}
         {{- with .agent.extraVolumes }}

@@ -117,7 +117,7 @@ def test_a_real_shell_completes_behind_a_colon(
 @pytest.mark.parametrize(("line", "words"), [
     ("agent --log-level ", ["debug", "info", "warning", "error"]), ("agent --governor o", ["on", "off"]),
     ("tracker --log-format ", ["text", "json"]), ("pull x --link ", ["hard", "symlink"]),
-    ("ls -o ", ["wide", "json"]), ("ca issue d n --role ", ["agent", "tracker"]),
+    ("ls -o ", ["wide", "json"]), ("ca issue d n --role ", ["agent", "pusher", "tracker"]),
     ("token create --scope ", ["pull", "push", "admin"]), ("config show ", ["client", "agent", "tracker"]),
     ("compile-cache key m --engine v", ["vllm"]), ("completion ", ["bash", "zsh", "fish"]),
 ])  # fmt: skip
