@@ -22,6 +22,8 @@ _MACHINE_CONTEXT = (
 )
 
 _FILES = ("lock", "agent.db")  # an open cache dir always has them
+_MARKS = (*_FILES, "node-id")  # any of them shows that a directory is a cache dir already
+_SWEPT = ("partial", "manifests", "tmp")  # what no record names in them is removed at each start
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 _PROBE = ".probe"  # no name of a blob or a namespace begins with a dot
 _NO_LINKS = (errno.EPERM, *NOT_OFFERED)
@@ -46,6 +48,22 @@ class Cache(Protocol):
     root: Path
     folders: Folders
     trouble: P2PCacheError | None  # why the last call that failed did so
+
+
+def check_ours(root: Path) -> None:
+    """Refuse a directory in which an agent would remove files of others.
+
+    Raises:
+        UsageError: it isn't a cache dir, and has a folder that is named like one of ours and isn't empty.
+    """
+    if any((root / name).is_file() for name in _MARKS):
+        return
+    for name in _SWEPT:
+        if (root / name).is_dir() and any((root / name).iterdir()):
+            raise UsageError(
+                f"{root} is no cache dir, and its folder {name} holds files of others, which an agent would remove; "
+                f"choose another --cache-dir, such as {root / 'p2pcache'}"
+            )
 
 
 def take_lock(root: Path) -> int:

@@ -87,14 +87,15 @@ class Store:
             disk: how to touch the disk (tests).
 
         Raises:
-            UsageError: another process uses it, a newer release wrote it, or its file system has no locks or no
-                hard links.
+            UsageError: another process uses it, a newer release wrote it, its file system has no locks or no
+                hard links, or it holds files of others that would be removed.
             NotAllowed, P2PCacheError: it can't be read or written.
         """
         disk = disk or Disk()
         root = path.absolute()
         with disk_errors(f"cache dir {root}", path):
             root.mkdir(parents=True, exist_ok=True)
+            cache_dir.check_ours(root)
             lock_fd = cache_dir.take_lock(root)
             try:
                 folders = cache_dir.open_folders(disk, root)

@@ -157,3 +157,33 @@ def test_the_look_for_hard_links_leaves_nothing_behind(cache: Path) -> None:
     (cache / "models/.probe").touch()  # an agent was killed while it looked
     Store.open(cache).close()
     assert not [path for path in cache.rglob("*") if "probe" in path.name]
+
+
+@pytest.mark.parametrize("name", ["tmp", "partial", "manifests"])
+def test_a_directory_of_others_is_refused_and_left_alone(cache: Path, name: str) -> None:
+    """With the root of a disk as cache dir, everything in its folder tmp was removed."""
+    theirs = cache / name / "job.part"
+    theirs.mkdir(parents=True)
+    (theirs / "data").write_text("of somebody else")
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"{name} holds files of others"):
+            Store.open(cache)
+    assert (theirs / "data").read_text() == "of somebody else"
+    assert [path.name for path in cache.iterdir()] == [name]
+
+
+def test_empty_folders_of_the_layout_are_taken(cache: Path) -> None:
+    for name in ("tmp", "models", "blobs"):  # as a container's bind mount makes them
+        (cache / name).mkdir()
+    Store.open(cache).close()
+
+
+@pytest.mark.parametrize("kept", ["lock", "agent.db", "node-id"])
+def test_a_cache_that_lost_parts_of_its_frame_is_still_one(cache: Path, kept: str) -> None:
+    Store.open(cache).close()
+    for path in cache.iterdir():
+        if path.is_file() and path.name != kept:
+            path.unlink()
+    (cache / "tmp/left over").write_text("x")
+    Store.open(cache).close()
+    assert list((cache / "tmp").iterdir()) == []
