@@ -16,6 +16,7 @@ A module is imported when its command is used, so that help and a pull of a comp
 Only this module turns errors and signals into exit codes.
 """
 
+import errno
 import gc
 import importlib
 import io
@@ -30,7 +31,7 @@ import click
 from p2pcache import __version__
 from p2pcache.cli.pid_one import ENDING, hear_signals
 from p2pcache.cli.support.interrupted import Interrupted
-from p2pcache.errors import P2PCacheError
+from p2pcache.errors import P2PCacheError, UsageError
 
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
     "models": {
@@ -182,7 +183,9 @@ def main(argv: list[str] | None = None) -> int:
     except click.ClickException as error:
         return _fail(args, 2, error.format_message())
     except BrokenPipeError:
-        _abandon_stdout()
+        from p2pcache.cli.support.output import abandon_stdout
+
+        abandon_stdout()
         return 0
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
@@ -243,10 +246,26 @@ def _unclassified(error: Exception) -> tuple[int, str]:
     from p2pcache.io.log import redact
     from p2pcache.io.process_limits import limit_reached
 
-    if limited := limit_reached(error):
-        return limited.exit_code, str(limited)
+    if known := limit_reached(error) or _of_this_place(error):
+        return known.exit_code, str(known)
     said = redact(str(error))  # it may be a library's, and quote what it was given
     return 1, f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
+
+
+def _of_this_place(error: Exception) -> P2PCacheError | None:
+    """The error of our tree for a command that has nowhere to stand, or nowhere to write to."""
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()  # noqa: PTH109 - the call that failed
+        except FileNotFoundError:
+            return UsageError("the working directory was deleted; change to one that is there")
+    # Errors of files have a name, or were translated. Click writes help and versions itself.
+    if isinstance(error, OSError) and error.filename is None and error.errno == errno.ENOSPC:
+        from p2pcache.cli.support.output import abandon_stdout, stdout_error
+
+        abandon_stdout()
+        return stdout_error(error)
+    return None
 
 
 def _name_files_in_utf8() -> None:
@@ -272,11 +291,6 @@ def _open_standard_streams() -> None:
         if fd:
             setattr(sys, ("stdout", "stderr")[fd - 1], os.fdopen(fd, "w", closefd=False))
     os.close(fd)
-
-
-def _abandon_stdout() -> None:
-    """Send the interpreter's last flush to /dev/null: the reader has gone."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

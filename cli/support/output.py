@@ -15,6 +15,7 @@ from p2pcache.errors import NoSpace, P2PCacheError
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 LEAST_COLUMNS = 10  # of a text that is cut
 
 
@@ -29,12 +30,21 @@ def emit(text: str) -> None:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
     except OSError as error:
-        # The interpreter flushes the buffer once more at its end; that must not fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon_stdout()
         if isinstance(error, BrokenPipeError):
             return
-        kind = NoSpace if error.errno == errno.ENOSPC else P2PCacheError
-        raise kind(f"can't write to stdout: {error.strerror}") from error
+        raise stdout_error(error) from error
+
+
+def abandon_stdout() -> None:
+    """Send the interpreter's last flush to /dev/null: it must not fail again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def stdout_error(error: OSError) -> P2PCacheError:
+    """The error of our tree for a stdout that can't be written."""
+    kind = NoSpace if error.errno in _FULL else P2PCacheError
+    return kind(f"can't write to stdout: {error.strerror}")
 
 
 def emit_json(value: Mapping[str, object]) -> None:

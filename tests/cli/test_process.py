@@ -210,6 +210,32 @@ def test_a_stdout_that_is_full_is_said_in_one_line(agent: FakeAgent, tmp_path: P
         assert process.returncode == 5
 
 
+@pytest.mark.parametrize("words", [("--help",), ("pull", "--help"), ("--version",)])
+def test_help_on_a_full_stdout_is_no_bug(words: tuple[str, ...], tmp_path: Path) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = start(tmp_path, *words, stdout=full)
+        error = process.communicate(timeout=60)[1]
+    assert error == "p2pcache: error: can't write to stdout: No space left on device\n"
+    assert process.returncode == 5
+
+
+def test_a_working_directory_that_was_deleted_is_no_bug(agent: FakeAgent, tmp_path: Path) -> None:
+    (tmp_path / "library/llama" / f"@{fakes.HEX}").mkdir(parents=True)
+    agent.stream("POST /v1/pull", [fakes.progress(1), fakes.done(tmp_path)])
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    pull = f"{sys.executable} -m p2pcache pull llama --to out --agent {agent.address}"
+    command = f"cd {gone} && rmdir {gone} && exec {pull}"
+    done = subprocess.run(
+        ["sh", "-c", command], capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].startswith(
+        "p2pcache: error: the working directory was deleted; "
+    )
+
+
 def test_a_stderr_that_is_full_changes_nothing(agent: FakeAgent, tmp_path: Path) -> None:
     folder = tmp_path / "library/llama" / f"@{fakes.HEX}"
     folder.mkdir(parents=True)

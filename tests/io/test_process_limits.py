@@ -17,6 +17,8 @@ from p2pcache.io.process_limits import limit_reached
         (RuntimeError("can't start new thread"), ("pids", "TasksMax", "ulimit -u")),
         (OSError(errno.EMFILE, "Too many open files"), ("LimitNOFILE", "ulimit -n")),
         (OSError(errno.ENFILE, "Too many open files in system"), ("fs.file-max",)),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), ("MemoryMax", "ulimit -v")),
+        (MemoryError(), ("MemoryMax", "ulimit -v")),
     ],
 )
 def test_the_limits_are_named(error: Exception, names: tuple[str, ...]) -> None:

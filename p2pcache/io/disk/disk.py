@@ -28,7 +28,10 @@ _NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.ELOOP)
 _BROKEN = (errno.EIO, errno.EREMOTEIO, errno.EUCLEAN, errno.ENODEV, errno.ENXIO)
 NOT_OFFERED = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # by file systems without such a call
 _UNFIT = (errno.EINVAL, *NOT_OFFERED)
-_NO_PATH = (errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG)
+_NO_PATH = (
+    errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ETXTBSY,
+)  # fmt: skip
+_AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
@@ -67,6 +70,8 @@ def translate(error: OSError, what: str, where: Path | int | None = None) -> P2P
         return NoSpace(
             f"{what}: {reason}; its disk fails (`dmesg` says how): choose a cache dir on another disk"
         )
+    if error.errno in _AWAY:  # of network file systems, and of those whose program ended
+        return NoSpace(f"{what}: {reason}; mount it again, or choose a path on another disk")
     if error.errno == errno.EXDEV:
         return UsageError(
             f"{what}: {reason}; a cache dir lies on one file system as a whole: mount nothing below it, or choose "

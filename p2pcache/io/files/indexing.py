@@ -133,11 +133,12 @@ def find_files(path: Path) -> dict[str, Path]:
 
 
 def _walk(root: Path) -> Iterator[_Found]:
-    if not root.exists():
-        raise NotFound(f"{root}: no such directory")
-    if not root.is_dir():
-        raise UsageError(f"{root} is not a directory; give the directory that holds the model")
-    root = root.resolve()
+    with disk_errors(str(root)):
+        if not root.exists():
+            raise NotFound(f"{root}: no such directory")
+        if not root.is_dir():
+            raise UsageError(f"{root} is not a directory; give the directory that holds the model")
+        root = root.resolve()
     pending = [""]
     seen = 0
     while pending:

@@ -55,9 +55,10 @@ class FileOrigin(Origin):
             raise UsageError(f"not a directory URL: {url!r}; expected file:///ABSOLUTE/DIRECTORY")
         root = Path(os.path.normpath(path))
         self.url = f"file://{root}"
-        if not root.is_dir():
-            raise _missing(root)
         self._folder = Folder(root)
+        with self._errors(""):
+            if not root.is_dir():
+                raise _missing(root)
 
     @property
     def conditional_put(self) -> bool:
@@ -169,13 +170,16 @@ class FileOrigin(Origin):
         reason = os.strerror(error.errno) if error.errno else str(error)
         match error.errno:
             case errno.ENOENT | errno.ENOTDIR:
-                if not self._folder.root.is_dir():
-                    return _missing(self._folder.root)
+                with contextlib.suppress(OSError):
+                    if not self._folder.root.is_dir():
+                        return _missing(self._folder.root)
                 return NotFound(f"{what} doesn't exist")
             case errno.EACCES | errno.EPERM | errno.EROFS | errno.ELOOP:
                 return NotAllowed(
                     f"{what}: {reason}; check the mount's options and this user's permissions"
                 )
+            case errno.ENAMETOOLONG:
+                return UsageError(f"{what}: {reason}; choose another directory")
             case errno.ENOSPC | errno.EDQUOT | errno.EFBIG:
                 return NoSpace(f"the origin directory {self._folder.root} is full ({reason})")
         return OriginUnavailable(f"{what}: {reason}")

@@ -21,12 +21,17 @@ def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
     ("number", "kind"),
     [(errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EACCES, NotAllowed),
      (errno.EROFS, NotAllowed), (errno.ELOOP, NotAllowed), (errno.ENOENT, NotFound),
-     (errno.EIO, NoSpace), (errno.EINVAL, UsageError), (errno.EBUSY, P2PCacheError)],
+     (errno.EIO, NoSpace), (errno.EINVAL, UsageError), (errno.EBUSY, UsageError), (errno.EEXIST, UsageError),
+     (errno.ESTALE, NoSpace), (errno.ENOTCONN, NoSpace), (errno.ETIMEDOUT, NoSpace), (errno.ENOMEM, NotAllowed),
+     (errno.EBADF, P2PCacheError)],
 )  # fmt: skip
 def test_errors_are_translated_with_the_path(number: int, kind: type[P2PCacheError]) -> None:
-    with pytest.raises(P2PCacheError, match="/cache/x: ") as raised, disk_errors("/cache/x"):
+    with pytest.raises(P2PCacheError) as raised, disk_errors("/cache/x"):
         raise OSError(number, os.strerror(number))
     assert type(raised.value) is kind
+    limit = number == errno.ENOMEM  # of the machine, wherever it shows
+    assert ("/cache/x: " in str(raised.value)) is not limit
+    assert "; " in str(raised.value) or kind in (NotFound, P2PCacheError), "what to do"
 
 
 def test_directories_and_files_are_never_reached_through_links(tmp_path: Path) -> None:

@@ -269,3 +269,9 @@ def test_sha256_is_what_the_standard_tool_says(
     assert seen[-1].bytes_done == seen[-1].bytes_total
     plain, _ = index_directory(folder)
     assert [f._replace(sha256=b"") for f in manifest.files] == list(plain.files)
+
+
+def test_a_name_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:
+    """What `Path.exists` doesn't take for "isn't there" was called a bug."""
+    with pytest.raises(UsageError, match="name too long"):
+        index_directory(tmp_path / ("n" * 300))

@@ -57,6 +57,22 @@ def test_directory_must_exist(root: Path) -> None:
         open_origin(f"file://{root}/missing", ONCE)
 
 
+def test_a_directory_that_cannot_be_looked_at_is_no_bug(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`Path.is_dir` says no for a missing directory, and raises for all else."""
+    with pytest.raises(UsageError, match="name too long"):
+        open_origin(f"file:///{'n' * 300}")
+    for number, kind in ((errno.EACCES, NotAllowed), (errno.ENOTCONN, OriginUnavailable)):
+
+        def look(path: Path, number: int = number) -> bool:
+            raise OSError(number, os.strerror(number), str(path))
+
+        monkeypatch.setattr(Path, "is_dir", look)
+        with pytest.raises(kind, match=os.strerror(number)):
+            open_origin(root.as_uri())
+
+
 def test_vanished_mount_is_not_an_empty_origin(root: Path, files: Retrying) -> None:
     root.rename(root.with_name("elsewhere"))
     for action in (
