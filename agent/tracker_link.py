@@ -15,7 +15,6 @@ import random
 import secrets
 import time
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -23,6 +22,7 @@ import msgspec
 from p2pcache.agent import link_trouble
 from p2pcache.agent.tracker_handshake import handshake, receive
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.address import tracker_url
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import (
     NotAllowed,
@@ -103,12 +103,9 @@ class TrackerLink:
         Raises:
             UsageError: it is no URL, or has another scheme than the cluster's members use.
         """
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise UsageError(f"not a tracker's URL: {url!r}; expected http://HOST:PORT")
+        self.url = tracker_url(url)
         if tls is not None and not url.startswith("https://"):
             raise UsageError(f"in mTLS mode the tracker's URL begins with https://; {url} doesn't")
-        self.url = url.rstrip("/")
         self.connected = False
         self.epoch = 0
         self.tried = asyncio.Event()

@@ -100,7 +100,8 @@ class AgentMetrics(Collector):
             yield _labelled(name, text, "outcome", ends)
 
     def _gauges(self) -> Iterator[Metric]:
-        usage = self._context.store.usage()
+        # The janitor looks: a disk that hangs must not hold the loop.
+        usage = self._context.usage
         link, net, running = self._context.link, self._context.net, self._downloads.running
         for name, text, value in (
             ("ready", "1 when tracker and origin are usable.", self._ready()),

@@ -68,6 +68,12 @@ def test_a_wrong_agent_address_is_refused(agent: Any) -> None:
         p2pcache.load("team/m:v1", agent=agent)
 
 
+def test_a_password_in_an_agent_address_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="--token-file") as refused:
+        p2pcache.load("team/m:v1", agent="http://u:s3cret@127.0.0.1:1")
+    assert "s3cret" not in str(refused.value)
+
+
 def test_a_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(b"PK")
     with pytest.raises(NotFound, match=r"model\.bin: is no \.safetensors file"):

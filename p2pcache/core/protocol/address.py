@@ -1,9 +1,10 @@
-"""Where a peer says it can be dialled: "host:port" or "[v6]:port"."""
+"""Where a peer says it can be dialled, "host:port" or "[v6]:port", and where a tracker is."""
 
 import re
 from ipaddress import IPv6Address, ip_address
+from urllib.parse import urlsplit
 
-from p2pcache.errors import RemoteProtocolError
+from p2pcache.errors import RemoteProtocolError, UsageError
 
 _NAME = re.compile(r"[^\s:/%\[\]*]+")  # refuses slips of the pen only; the resolver judges the rest
 _NUMBER = re.compile(r"[0-9.]+|0[xX].*")  # a resolver takes "0" and "10.1" for addresses
@@ -43,6 +44,27 @@ def canonical(address: str) -> str:
 def join(host: str, port: int) -> str:
     """The inverse of `split`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tracker_url(text: str) -> str:
+    """The URL of a tracker, without a slash at its end.
+
+    Raises:
+        UsageError: it is none, or holds a user or a password: messages and answers show the URL.
+    """
+    if "@" in text:
+        raise UsageError(
+            "the tracker's URL holds a user or a password; a member shows the cluster key or a certificate instead: "
+            "leave out what stands before the @"
+        )
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise UsageError(f"not a tracker's URL: {text!r}; expected http://HOST:PORT")
+    return text.rstrip("/")
 
 
 def can_be_tried(address: str) -> bool:

@@ -9,6 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from p2pcache.errors import UsageError
 from p2pcache.io import pools
+from p2pcache.io.log import redact
 
 QUANTILE = 0.9  # of the requests between two samples: few are needed, and one outlier isn't enough
 ANSWER_S = 2.0  # an engine that is slower than this has other troubles
@@ -32,7 +33,7 @@ class EngineMetrics:
         """
         if not url.startswith(("http://", "https://")):
             raise UsageError(
-                f"engine_metrics {url}: not a URL, for example http://127.0.0.1:8000/metrics"
+                f"engine_metrics {redact(url)}: not a URL, for example http://127.0.0.1:8000/metrics"
             )
         if latency_s <= 0:
             raise UsageError(
@@ -53,13 +54,14 @@ class EngineMetrics:
             text = await self._ask()
             families = await pools.STEPS.run(lambda: list(text_string_to_metric_families(text)))
         except (aiohttp.ClientError, TimeoutError, ValueError, OSError) as error:
-            self.trouble = (
-                f"the engine's metrics at {self._url}: {str(error) or type(error).__name__}"
-            )
+            why = str(error) or type(error).__name__
+            self.trouble = redact(f"the engine's metrics at {self._url}: {why}")
             self._before = {}
             return None
         level = self._read(families)
-        self.trouble = "" if level is not None else f"{self._url} has no metric {self._metric}"
+        self.trouble = (
+            "" if level is not None else redact(f"{self._url} has no metric {self._metric}")
+        )
         return level
 
     async def _ask(self) -> str:

@@ -22,6 +22,7 @@ import aiohttp
 import msgspec
 from aiohttp.abc import AbstractResolver, ResolveResult
 
+from p2pcache.core.protocol.address import tracker_url
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
 from p2pcache.io.host.host_facts import look_up
@@ -57,7 +58,7 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
         Unreachable: it doesn't answer, or something else does.
         NotAllowed: it doesn't take our key or certificate.
     """
-    base = _checked(url)
+    base = tracker_url(url)
     _check_resolver(base)
     began = time.monotonic()
     try:
@@ -70,7 +71,7 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
 def ask(url: str, tls: Tls | None) -> Told:
     """A tracker's clock and origin, whether or not it accepts us; empty if it doesn't answer."""
     try:
-        return _run(_ask(_checked(url), tls))
+        return _run(_ask(tracker_url(url), tls))
     except (aiohttp.ClientError, OSError, ValueError, UsageError):
         return Told()
 
@@ -178,17 +179,6 @@ def _translated(base: str, error: Exception) -> P2PCacheError:
         text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
         reason = f"is not reachable: {text}"
     return Unreachable(f"tracker {base} {reason}; check host, port, firewall, and that it runs")
-
-
-def _checked(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and parts.hostname and parts.port is not None
-    except ValueError:
-        good = False
-    if not good:
-        raise UsageError(f"not a tracker's URL: {url!r}; expected http://HOST:7400")
-    return url.rstrip("/")
 
 
 def _lead_on(endpoint: str) -> float | None:

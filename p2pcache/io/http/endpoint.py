@@ -141,6 +141,11 @@ class _BusyRetry:
 
 
 def _place(address: str) -> Place:
+    if isinstance(address, str) and "@" in address.partition("://")[2].partition("/")[0]:
+        raise UsageError(
+            "not an agent address: it holds a user or a password; give a token instead, with --token-file or "
+            "P2PCACHE_TOKEN_FILE"
+        )
     try:
         parts = urlsplit(address)
         port = parts.port

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.protocol import address
-from p2pcache.errors import RemoteProtocolError
+from p2pcache.errors import RemoteProtocolError, UsageError
 
 
 @given(st.text(max_size=60))
@@ -66,3 +66,37 @@ def test_the_canonical_form_of_addresses(text: str, told: str) -> None:
 def test_addresses_that_nobody_could_dial(text: str) -> None:
     with pytest.raises(RemoteProtocolError):
         address.canonical(text)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://tracker:7400", "https://tracker.test", "http://[fd00::7]:7400"]
+)
+def test_urls_of_a_tracker(url: str) -> None:
+    assert address.tracker_url(url) == address.tracker_url(f"{url}/") == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tracker:7400",
+        "ftp://tracker:7400",
+        "http://",
+        "10.0.0.1:7400",
+        "http://[::1",
+        "http://t:x",
+        "http://t:99999",
+        "",
+    ],
+)
+def test_what_is_no_url_of_a_tracker(url: str) -> None:
+    with pytest.raises(UsageError, match="http://HOST:PORT"):
+        address.tracker_url(url)
+
+
+@pytest.mark.parametrize("user", ["u:s3cret@", "s3cret@", ":s3cret@"])
+def test_a_password_in_the_url_of_a_tracker_is_refused_and_not_repeated(user: str) -> None:
+    """Status, logs and a login-free probe showed it."""
+    for url in (f"http://{user}tracker:7400", f"http://{user}tracker:x"):
+        with pytest.raises(UsageError) as refused:
+            address.tracker_url(url)
+        assert "s3cret" not in str(refused.value)

@@ -96,3 +96,14 @@ def test_settings_that_cannot_work() -> None:
         EngineMetrics("127.0.0.1:8000", NAME, 1)
     with pytest.raises(UsageError, match="above 0"):
         EngineMetrics("http://127.0.0.1:8000", NAME, 0)
+
+
+async def test_a_password_in_the_url_of_an_engine_is_not_shown() -> None:
+    """`status` named it to everybody who may ask."""
+    asked = EngineMetrics("http://u:s3cret@127.0.0.1:1/metrics", NAME, 0.5)
+    assert await asked.level() is None
+    assert "127.0.0.1:1" in asked.trouble
+    assert "s3cret" not in asked.trouble
+    with pytest.raises(UsageError) as refused:
+        EngineMetrics("ftp://u:s3cret@h/", NAME, 0.5)
+    assert "s3cret" not in str(refused.value)
