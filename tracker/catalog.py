@@ -18,10 +18,12 @@ from p2pcache.errors import (
     NotFound,
     OriginUnavailable,
     P2PCacheError,
+    TimedOut,
     Unreachable,
     UsageError,
 )
 from p2pcache.ids import Ref, is_digest
+from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
@@ -37,6 +39,7 @@ MANIFEST_CACHE_BYTES = 512 << 20  # two of the largest manifests, thousands of u
 MAX_TAGS = 10_000  # kept before expired ones are removed
 THREADS = 8  # reads at once, each of another ref or manifest
 TAG_WAIT_S = 8.0  # for a tag; an agent waits 15 s, then goes on with its last known meaning
+OPEN_WAIT_S = 4.0  # to open storage before members are taken
 TROUBLE_WAIT_S = 1.0  # for a tag while storage is in trouble
 MANIFEST_WAIT_S = 50.0  # for the largest manifest over a slow link; an agent waits 60 s
 RETRY_FOR_S = (
@@ -218,7 +221,10 @@ class Catalog:
     def _open_early(self) -> None:
         """Open the origin at the start. A wrong URL is an error; storage that doesn't answer yet is no error."""
         try:
-            self._get_repo()
+            # A share whose server is away holds whoever looks at it.
+            DeadlineThread(self._get_repo, limit_s=OPEN_WAIT_S, what=self.url).result()
+        except TimedOut:
+            self.trouble = OriginUnavailable(f"{self.url} didn't answer within {OPEN_WAIT_S:.0f} s")
         except UsageError:
             raise
         except P2PCacheError as error:

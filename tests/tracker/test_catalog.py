@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,7 +23,7 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.ids import Ref
-from p2pcache.io.origins import Retrying
+from p2pcache.io.origins import Origin, Retrying, open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.security.tls import Tls
 from p2pcache.tracker import catalog
@@ -303,3 +304,29 @@ async def test_manifests_leave_the_cache_by_size(
         for digest in (first, first, second, second, first):
             await app.catalog.manifest(digest)
         assert app.catalog.reads["manifest"] >= 3
+
+
+async def test_a_tracker_starts_while_its_storage_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share whose server is away holds whoever looks at it, for ever; members need the tracker all the same."""
+    digest, _ = publish(tmp_path)
+    back = threading.Event()
+
+    def hang(*args: Any, **more: Any) -> Origin:
+        back.wait(30)
+        return open_origin(*args, **more)
+
+    monkeypatch.setattr(catalog, "open_origin", hang)
+    monkeypatch.setattr(catalog, "OPEN_WAIT_S", 0.2)
+    began = time.monotonic()
+    try:
+        async with tracker(tmp_path) as app:
+            assert time.monotonic() - began < 10
+            assert (await get(app.address, "/healthz"))[0] == 200
+            assert (await get(app.address, "/readyz"))[0] == 503
+            async with FakeAgent(1).member(app.address) as agent:
+                back.set()
+                assert record(await agent.ask("resolve", str(REF))).digest == digest
+    finally:
+        back.set()
