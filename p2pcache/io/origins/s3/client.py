@@ -15,6 +15,7 @@ from botocore.credentials import RefreshableCredentials
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import OriginSettings
+from p2pcache.io.origins.s3.answers import sender
 from p2pcache.io.origins.s3.errors import FOREIGN, about_credentials, refuse_strangers
 
 LOOK_AGAIN_S = 1.0  # between reads of a file of credentials, however many refusals come
@@ -118,6 +119,7 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
     # Every SDK but botocore reads AWS_REGION, and Kubernetes webhooks set only that one.
     region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
     client = session.create_client("s3", region_name=region, config=config)
+    client.meta.events.register("before-send.s3", sender(client))
     client.meta.events.register("before-parse.s3", refuse_strangers)
     client.meta.events.register_first("choose-signer.s3", _sign_url)
     return client, credentials

@@ -1,17 +1,19 @@
 """Refusals of an S3 server: said at once, and over when it answers again."""
 
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import botocore.exceptions
 import pytest
 from botocore.parsers import ResponseParserError
 
-from p2pcache.errors import NotAllowed, OriginUnavailable
+from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError
 from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.s3.answers import ANSWER_BYTES
 from p2pcache.io.origins.s3.errors import translate
-from tests.io.origins.s3.stub import AT_ONCE_S, PATIENT, QUICK, refusal, stub
+from tests.io.origins.s3.stub import AT_ONCE_S, PATIENT, QUICK, Stub, refusal, stub
 
 
 @pytest.mark.parametrize(
@@ -113,3 +115,45 @@ def test_an_answer_that_can_t_be_parsed_is_not_a_bug() -> None:
     assert isinstance(found, NotAllowed)
     assert "s3://b/k: http://e answers with something that isn't S3's" in str(found)
     assert "hush" not in str(found)
+
+
+class Endless(Stub):
+    """Answers for ever."""
+
+    sent: ClassVar[list[int]] = []
+
+    def _any(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.send_response(self.answers["GET"][0])
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        piece = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        with contextlib.suppress(OSError):
+            for _ in range(8 * ANSWER_BYTES // 0x10000):
+                self.wfile.write(piece)
+                self.sent.append(0x10000)
+        self.close_connection = True
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = _any  # noqa: N815 - http.server calls them so
+
+
+@pytest.mark.parametrize("status", [200, 403, 404, 500])
+def test_an_answer_without_end_is_not_read_to_its_end(
+    keys: pytest.MonkeyPatch, status: int
+) -> None:
+    """All of it was kept in memory, whoever answered."""
+    with stub({"GET": (status, {}, b"")}, kind=Endless) as (endpoint, _):
+        keys.setenv("AWS_ENDPOINT_URL", endpoint)
+        origin = open_origin("s3://models", QUICK)
+        actions: list[Callable[[], object]] = [
+            lambda: list(origin.list("")),
+            lambda: origin.put("x", b"1"),
+            lambda: origin.get("x", limit=100),
+        ]
+        for action in actions:
+            Endless.sent.clear()
+            with pytest.raises(P2PCacheError) as caught:
+                action()
+            assert caught.value.exit_code != 1
+            assert sum(Endless.sent) < 4 * ANSWER_BYTES  # what sockets hold is on top
+        origin.close()
