@@ -1,5 +1,6 @@
 """Answers of the API about this node: health, models, pulls, and the cluster as the tracker sees it."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -23,9 +24,11 @@ from p2pcache.core.swarm.events import Source
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
+from p2pcache.io.disk.store_info import Usage
 
 log = logging.getLogger(__name__)
 
+DISK_S = 3.0  # for the cache's disk to say how full it is; a person waits for the status
 TWIN_S = 60.0  # a warning of a twin lasts; a live twin tries to become a member every few seconds
 
 
@@ -205,7 +208,7 @@ class Queries:
         sees: Callable[[str], bool] = lambda _namespace: True,
     ) -> dict[str, object]:
         """This node's state on one screen. The arguments are those of `warnings`."""
-        usage = await pools.STEPS.run(self._context.store.usage)
+        usage, silent = await self._usage()
         link, repo = self._context.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing
@@ -215,7 +218,7 @@ class Queries:
             "rack": self._context.settings.rack, "site": self._context.settings.site,
             "uptime_s": round(time.monotonic() - self._started, 1),
             "version": p2pcache.__version__, "ready": not self.reasons(), "reasons": self.reasons(wording),
-            "warnings": self.warnings(wording, sees),
+            "warnings": [*self.warnings(wording, sees), *silent],
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
                 "error": "" if link is None or link.connected else link.last_error,
@@ -235,6 +238,16 @@ class Queries:
             "load": self._context.net.load, "peers": self._context.net.stats.connections,
             "bytes": traffic, "governor": self._governor.state(),
         }  # fmt: skip
+
+    async def _usage(self) -> tuple[Usage, list[str]]:
+        """How full the cache is, and a warning if its disk doesn't answer: then as it was at the last look."""
+        try:
+            async with asyncio.timeout(DISK_S):
+                return await pools.STEPS.run(self._context.store.usage), []
+        except TimeoutError:
+            root = self._context.store.root
+            said = f"the cache's disk doesn't answer ({root}): look at `dmesg` and at its mount"
+            return self._context.usage, [said]
 
 
 def _files(manifest: manifests.Manifest) -> dict[str, object]:

@@ -1,9 +1,12 @@
 """`GET /v1/locate`: the nodes that have a model, asked at the tracker and through an agent."""
 
+import asyncio
 import random
+import threading
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.ids import Ref
@@ -80,3 +83,19 @@ async def test_a_models_readiness_does_not_hang_on_the_tracker(tmp_path: Path) -
             assert answer.status == 503
         async with session.get("/readyz?model=m:v1") as answer:
             assert answer.status == 200
+
+
+async def test_the_status_of_an_agent_whose_disk_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said nothing for as long as the disk did, and is what people ask then."""
+    back = threading.Event()
+    async with agent(tmp_path) as app, client(app) as session:
+        monkeypatch.setattr(app.store, "usage", lambda: back.wait(30))
+        try:
+            async with asyncio.timeout(10), session.get("/v1/status") as answer:
+                told = await answer.json()
+        finally:
+            back.set()
+    assert told["cache"]["free_bytes"] > 0
+    assert [text for text in told["warnings"] if "disk doesn't answer" in text]
