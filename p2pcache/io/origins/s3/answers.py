@@ -16,18 +16,24 @@ def sender(client: Any) -> Callable[..., Any]:
     """
 
     def send(request: Any, **_: object) -> Any:
+        whole = not request.stream_output
         request.stream_output = True  # else the session reads the whole before it returns
         answer = client._endpoint.http_session.send(request)  # noqa: SLF001 - botocore's own session
+        if not whole and answer.status_code < 300:  # an object, which we read in pieces
+            return answer
         stream = answer.raw.stream
 
         def bounded(*args: Any, **more: Any) -> Iterator[bytes]:
             size = 0
-            for part in stream(*args, **more):
-                size += len(part)
-                if size > ANSWER_BYTES:
-                    answer.raw.close()
-                    raise NotStorage("more than any storage says")
-                yield part
+            try:
+                for part in stream(*args, **more):
+                    size += len(part)
+                    if size > ANSWER_BYTES:
+                        answer.raw.close()
+                        raise NotStorage("more than any storage says")
+                    yield part
+            finally:
+                del answer.raw.stream  # a circle, which would keep the connection
 
         answer.raw.stream = bounded
         return answer
