@@ -15,7 +15,7 @@ from p2pcache.core.protocol.messages import (
 )
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.tracker.answers import Answers
+from p2pcache.tracker.answers import Answers, Made
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.warming import Warming
@@ -95,16 +95,10 @@ class Questions:
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
-            case "nodes":
-                return _whole((await self._answers.nodes()).body)
-            case "status":
-                return _whole((await self._answers.status()).body)
-            case "locate":
-                return _whole((await self._answers.locate(Ref.parse(ask.text))).body)
+            case "nodes" | "status" | "swarms" | "locate":
+                return _whole((await self._made(ask)).body)
             case "warm":
                 return _json(await self.warming.warm(ask.text))
-            case "swarms":
-                return _whole((await self._answers.swarms()).body)
             case "pulls" | "history" | "room":
                 return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
             case "moved":
@@ -116,6 +110,16 @@ class Questions:
                 return _json(await self._put_tag(ask.text))
             case _:
                 raise UsageError(f"this tracker doesn't know the question {ask.what[:40]!a}")
+
+    async def _made(self, ask: Ask) -> Made:
+        """An answer about the tracker's state, as people get it over HTTP."""
+        if ask.what == "nodes":
+            return await self._answers.nodes()
+        if ask.what == "status":
+            return await self._answers.status()
+        if ask.what == "swarms":
+            return await self._answers.swarms()
+        return await self._answers.locate(Ref.parse(ask.text))
 
     async def _put_tag(self, text: str) -> object:
         try:
