@@ -1,0 +1,229 @@
+"""Which of several trackers is active: the record of a tenure, and the decider of one candidate for it.
+
+The record lies in a store that changes it by comparison (an object at the origin, a Lease of Kubernetes). Who writes
+itself into it is active for `ttl_s`, and renews it meanwhile. Another candidate takes over when it has seen the same
+record for a whole `ttl_s` by its own clock, so no clock is compared with another one. The holder counts from the
+*beginning* of its write, which nobody sees before, so it stops before anybody takes over. (Gray and Cheriton 1989.)
+
+Each tenure has a greater generation than those before it. It is the tracker's epoch on the wire.
+"""
+
+from dataclasses import dataclass
+from math import inf
+
+import msgspec
+
+from p2pcache.errors import IntegrityError
+
+MAX_RECORD_BYTES = 4096  # a record has about 200
+MAX_URL = 200  # characters; what a close frame and a log line hold
+MAX_TTL_S = 120.0  # of a record of another release: no store makes us wait for longer
+MAX_GENERATION = 2**53  # what every JSON reader holds exactly
+
+
+@dataclass(frozen=True, slots=True)
+class TenureSettings:
+    """How long a tenure lasts without renewal, and what follows from it. Seconds."""
+
+    ttl_s: float = 10.0  # no longer than agents need to notice that a tracker is silent
+    renew_s: float = 3.0  # three renewals may fail before the tenure is over
+    retry_s: float = 0.5  # after a call that failed
+    look_s: float = 1.0  # a standby's reads: what a takeover may be late
+    margin_s: float = 1.0  # that the holder stops early: clocks may differ by a tenth in their rates
+
+
+class TenureRecord(msgspec.Struct, frozen=True):
+    """Who is active, as the store has it. Unknown fields are passed over: a later release may append some."""
+
+    holder: str  # random, of one process; "": given back
+    url: str  # where agents and people reach the holder
+    generation: int  # of the tenure; grows with each holder
+    renewal: int  # grows with each write of the holder
+    ttl_s: float
+
+
+def encode_record(record: TenureRecord) -> bytes:
+    """The bytes as stored."""
+    return msgspec.json.encode(record)
+
+
+def decode_record(data: bytes) -> TenureRecord:
+    """Parse untrusted bytes.
+
+    Raises:
+        IntegrityError: not a record of a tenure.
+    """
+    try:
+        record = msgspec.json.decode(data, type=TenureRecord)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"not the record of an active tracker: {error}") from None
+    return checked(record)
+
+
+def checked(record: TenureRecord) -> TenureRecord:
+    """A record whose values are within their limits.
+
+    Raises:
+        IntegrityError: one isn't.
+    """
+    numbers = 0 <= record.generation <= MAX_GENERATION and 0 <= record.renewal <= MAX_GENERATION
+    texts = len(record.holder) <= MAX_URL and len(record.url) <= MAX_URL
+    if not (numbers and texts and 0 < record.ttl_s <= MAX_TTL_S and record.url.isprintable()):
+        raise IntegrityError("not the record of an active tracker: a value is out of range")
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Read the record; ends in `on_seen` or `on_failed`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Replace the record of version `expect` (None: there must be none). Ends in `on_written`, `on_conflict` or `on_failed`."""
+
+    record: TenureRecord
+    expect: str | None
+
+
+class Candidate:
+    """One tracker that would be active. It has one call to the store under way at most.
+
+    Invariants: `may_act` is true only within `ttl_s` of the beginning of a write of ours that the store took;
+    the generations of two tenures differ.
+    """
+
+    def __init__(
+        self, holder: str, url: str, *, first: int, settings: TenureSettings, now: float
+    ) -> None:
+        """A standby that has seen nothing yet.
+
+        Args:
+            holder: tells this process from all others.
+            url: where others reach it.
+            first: the least generation of a tenure of ours. Unix seconds do: so a tenure after the record was
+                deleted, which nobody remembers, still has a greater one.
+            settings: times.
+            now: seconds of a clock that doesn't stand still while the process or the machine does.
+        """
+        self.active = False
+        self.generation = 0  # of our tenure, while active
+        self._holder = holder
+        self._url = url
+        self._first = first
+        self._settings = settings
+        self._until = -inf  # end of our tenure, if it isn't renewed
+        self._record: TenureRecord | None = None  # as last seen
+        self._version: str | None = None
+        self._since = now  # when this record was first seen
+        self._seen = False  # the record is as the store has it, as far as we know
+        self._highest = 0  # generation that was seen
+        self._renewal = 0
+        self._began: dict[int, float] = {}  # our writes that the store may have taken, by renewal
+        self._under_way = False
+        self._due = now
+
+    def may_act(self, now: float) -> bool:
+        """Whether we are active, and surely nobody else is."""
+        return self.active and now < self._until
+
+    def active_url(self, now: float) -> str:
+        """Where the active tracker is; "": there is none, or it isn't known."""
+        record = self._record
+        if record is None or not record.holder or now - self._since > self._patience_s(record):
+            return ""
+        return record.url
+
+    def next_wakeup(self) -> float:
+        """When `step` has something to do next; never while a call is under way."""
+        return inf if self._under_way else self._due
+
+    def step(self, now: float) -> Look | Write | None:
+        """The call that is due; None: none is, or one is under way."""
+        if self._under_way or now < self._due:
+            return None
+        if self.active and now >= self._until + self._settings.ttl_s:
+            self._step_down()  # for a whole TTL we were of no use: agents do better without us
+        self._under_way = True
+        if not self._seen:
+            return Look()
+        if self.active:
+            return self._write(self.generation, now)
+        if self._is_free(now):
+            return self._write(max(self._highest + 1, self._first), now)
+        return Look()
+
+    def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
+        """The store answered a `Look`: the record and its version, or None."""
+        record, version = found if found is not None else (None, None)
+        self._under_way = False
+        if record != self._record:
+            self._record, self._since = record, now
+        self._version, self._seen = version, True
+        if record is not None:
+            self._highest = max(self._highest, record.generation)
+        if record is not None and record.holder == self._holder and record.renewal in self._began:
+            self._on_ours(record, now)
+            return
+        if self.active:
+            self._step_down()
+            self._seen = True
+        self._due = now if self._is_free(now) else now + self._settings.look_s
+
+    def on_written(self, written: Write, version: str, now: float) -> None:
+        """The store took our record."""
+        self._under_way = False
+        self._record, self._version, self._since = written.record, version, now
+        self._on_ours(written.record, now)
+
+    def on_conflict(self, now: float) -> None:
+        """The record has another version than we expected."""
+        self._under_way, self._seen = False, False
+        self._due = now
+
+    def on_failed(self, now: float) -> None:
+        """A call failed; a write may have been taken, or may be later."""
+        self._under_way = False
+        self._due = now + self._settings.retry_s
+
+    def resign(self) -> Write | None:
+        """Give the tenure back, so that another candidate needn't wait; None: there is nothing to give back."""
+        if not self.active:
+            return None
+        given = TenureRecord("", "", self.generation, self._renewal + 1, self._settings.ttl_s)
+        version = self._version
+        self._step_down()
+        self._under_way = True  # for ever: this candidate is no candidate any more
+        return Write(given, version)
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _write(self, generation: int, now: float) -> Write:
+        self._renewal += 1
+        self._began[self._renewal] = now
+        ttl_s = self._settings.ttl_s
+        record = TenureRecord(self._holder, self._url, generation, self._renewal, ttl_s)
+        return Write(record, self._version)
+
+    def _on_ours(self, record: TenureRecord, now: float) -> None:
+        """The store has a record that we wrote: this one."""
+        began, settings = self._began[record.renewal], self._settings
+        self.active, self.generation = True, record.generation
+        self._highest = max(self._highest, record.generation)
+        self._until = max(self._until, began + settings.ttl_s - settings.margin_s)
+        self._began = {n: at for n, at in self._began.items() if n >= record.renewal}
+        self._due = max(now, began + settings.renew_s)
+
+    def _step_down(self) -> None:
+        self.active, self._until, self._seen = False, -inf, False
+        self._began.clear()
+
+    def _is_free(self, now: float) -> bool:
+        """Whether the record's tenure is over, or there is none."""
+        record = self._record
+        if record is None or record.holder in ("", self._holder):
+            return True
+        return now - self._since >= self._patience_s(record)
+
+    def _patience_s(self, record: TenureRecord) -> float:
+        return max(record.ttl_s, self._settings.ttl_s)
