@@ -82,7 +82,8 @@ class Api:
     async def get_readyz(self, _: web.Request) -> web.Response:
         """Whether refs can be resolved, and why not."""
         reasons = self._views.reasons()
-        body = {"ready": not reasons, "reasons": reasons, "warnings": self._views.warnings()}
+        body = {"ready": not reasons, "role": "active", "reasons": reasons,
+                "warnings": self._views.warnings()}  # fmt: skip
         return json_response(body, status=503 if reasons else 200)
 
     async def get_metrics(self, _: web.Request) -> web.Response:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import secrets
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import StateNotes
+from p2pcache.tracker.tenure.candidacy import Candidacy
 from p2pcache.tracker.views import Views
 from p2pcache.tracker.warming import Warming
 
@@ -53,8 +55,15 @@ class TrackerApp:
         *,
         members: MemberSettings | None = None,
         leases: LeaseSettings | None = None,
+        tenure: Candidacy | None = None,
     ) -> None:
-        """Build the parts; nothing listens yet. `members` and `leases`: other settings, for tests.
+        """Build the parts; nothing listens yet.
+
+        Args:
+            settings: what the operator set.
+            members: other settings, for tests.
+            leases: other settings, for tests.
+            tenure: ours, where several trackers agree on the active one.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, origin, state dir).
@@ -74,7 +83,7 @@ class TrackerApp:
         self._tasks = Tasks()
         self.catalog = Catalog(settings.origin, self._tasks)
         self.tracking = TrackerState(
-            epoch=secrets.randbits(63),
+            epoch=secrets.randbits(63) if tenure is None else tenure.generation,
             members=dataclasses.replace(
                 members or MemberSettings(expiry_s=SILENCE_S),
                 neighbours=settings.neighbours,
@@ -86,6 +95,9 @@ class TrackerApp:
             origin=settings.origin,
             remembered=self._notes.load_members(self._clock.wall()),
         )
+        self._tenure = tenure
+        if tenure is not None:
+            self.tracking.may_grant = tenure.may_act
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
         self._last_hour = LastHour(self.tracking, self._clock)
@@ -100,21 +112,26 @@ class TrackerApp:
         warming.send_to = of_nodes.send_to = self.members.send_to
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
+        self._views.doubts = tenure.reasons if tenure is not None else list
         self._lag = LoopLag()
         metrics = TrackerMetrics(
             tracking=self.tracking, members=self.members, questions=questions, catalog=self.catalog,
             clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
+            tenure=tenure,
         )  # fmt: skip
         self._api = Api(self.members, self._views, self._answers, metrics)
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
+    async def running(self, sock: socket.socket | None = None) -> AsyncIterator[None]:
         """Listen, yield, then stop in order: no new members, goodbyes, notes.
+
+        Args:
+            sock: to listen on, which is closed at the end; default: one at the address of the settings.
 
         Raises:
             UsageError, NotAllowed: the address can't be listened on.
         """
-        sock = server.listen_tcp(self.settings.listen)
+        sock = sock or server.listen_tcp(self.settings.listen)
         self.address = server.bound_address(sock)
         try:
             tls = None if self.tls is None else self.tls.visitors
@@ -164,6 +181,8 @@ class TrackerApp:
     def _say_hello(self) -> None:
         origin = self.settings.origin or "no origin"
         _log.info("tracker listening on %s, %s", self.address, origin)
+        if self._tenure is not None:
+            _log.info("active, generation %d, by %s", self._tenure.generation, self._tenure.where)
         if self.tls is not None:
             _log.info("members show certificates; this is %s", self.tls.member)
         elif not self._secret.key:

@@ -1,16 +1,21 @@
 """Run the tracker in the foreground until a signal stops it."""
 
+import contextlib
 import faulthandler
+import socket
 
 import uvloop
 
 from p2pcache.io import log
 from p2pcache.io.gc_pacing import usual_rule
+from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
-from p2pcache.io.tasks import StopSignal, on_hangup
+from p2pcache.io.tasks import StopSignal, Tasks, on_hangup
 from p2pcache.tracker.app import TrackerApp
 from p2pcache.tracker.settings import TrackerSettings
+from p2pcache.tracker.tenure.candidacy import Candidacy, open_candidacy
+from p2pcache.tracker.tenure.standby import StandbyApp
 
 
 def run(settings: TrackerSettings) -> int:
@@ -29,6 +34,8 @@ def run(settings: TrackerSettings) -> int:
 async def _serve(settings: TrackerSettings) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
+        if settings.lease != "off":
+            return await _take_turns(settings, stop, manager)
         app = TrackerApp(settings)
         on_hangup(app.reload)
         async with app.running():
@@ -37,3 +44,49 @@ async def _serve(settings: TrackerSettings) -> int:
             await stop.wait()
             manager.stopping("saying goodbye")
     return 0
+
+
+async def _take_turns(settings: TrackerSettings, stop: StopSignal, manager: Notifier) -> int:
+    """Be a standby and the active tracker by turns. Each tenure begins with a tracker that knows nothing."""
+    with contextlib.closing(server.listen_tcp(settings.listen)) as sock:
+        _, port = server.parse_listen(server.bound_address(sock))
+        tenure = open_candidacy(settings, port)
+        async with Tasks() as tasks:
+            _ = tasks.spawn(tenure.run(), name="tenure")
+            _ = tasks.spawn(_wake_at_stop(stop, tenure), name="stop")
+            while not stop.asked.is_set():
+                turn = _be_active if tenure.active else _stand_by
+                await turn(settings, tenure, sock.dup(), stop, manager)
+    return 0
+
+
+async def _wake_at_stop(stop: StopSignal, tenure: Candidacy) -> None:
+    await stop.wait()
+    tenure.wake()
+
+
+async def _stand_by(
+    settings: TrackerSettings, tenure: Candidacy, sock: socket.socket, stop: StopSignal, manager: Notifier
+) -> None:
+    app = StandbyApp(settings, tenure)
+    on_hangup(app.reload)
+    async with app.running(sock):
+        manager.ready(app.headline)
+        await tenure.wait_for(lambda: stop.asked.is_set() or tenure.active)
+        if stop.asked.is_set():
+            manager.stopping("saying goodbye")
+            await tenure.resign()
+
+
+async def _be_active(
+    settings: TrackerSettings, tenure: Candidacy, sock: socket.socket, stop: StopSignal, manager: Notifier
+) -> None:
+    app, ours = TrackerApp(settings, tenure=tenure), tenure.generation
+    on_hangup(app.reload)
+    async with app.running(sock):
+        app.pace_garbage()
+        manager.ready(app.headline)
+        await tenure.wait_for(lambda: stop.asked.is_set() or not tenure.holds(ours))
+        if stop.asked.is_set():
+            manager.stopping("saying goodbye")
+            await tenure.resign()  # first: agents that hear our goodbye find another tracker that is active

@@ -18,6 +18,8 @@ from p2pcache.io.security.tls import Tls, certificate_metrics
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.questions import Questions
+from p2pcache.tracker.tenure.candidacy import Candidacy
+from p2pcache.tracker.tenure.standby import tenure_metrics
 
 MAX_SWARMS = 500  # with series of their own; swarms that most nodes want come first
 
@@ -36,6 +38,7 @@ class TrackerMetrics(Collector):
         lag: LoopLag,
         ready: Callable[[], bool],
         tls: Tls | None,
+        tenure: Candidacy | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._tracking = tracking
@@ -46,6 +49,7 @@ class TrackerMetrics(Collector):
         self._lag = lag
         self._ready = ready
         self._tls = tls
+        self._tenure = tenure
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -55,6 +59,7 @@ class TrackerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """One scrape."""
+        yield from tenure_metrics(self._tenure)
         yield from self._gauges()
         yield from self._swarms()
         totals = self._tracking.totals()

@@ -16,6 +16,13 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """HOST:PORT for agents, health and metrics. Beyond loopback it needs a cluster key, a certificate or `insecure`."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir); told to agents that have none of their own."""
+    lease: Literal["off", "origin", "kubernetes"] = "off"
+    """Where several trackers agree on which of them is active: an object in the origin, or a Lease of Kubernetes in
+    the pod's namespace; off: this is the only tracker."""
+    lease_name: str = "p2pcache-tracker"
+    """What those trackers call it; clusters that share an origin need different names."""
+    advertise: str = ""
+    """HOST:PORT at which agents reach this tracker, with `lease`; default: the listen address, or this host's address."""
     state_dir: str = ""
     """Directory for notes that make a restart in a storm smoother; without one nothing is lost either."""
     cluster_key_file: str = ""

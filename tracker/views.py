@@ -29,6 +29,7 @@ class Views:
     def __init__(self, tracking: TrackerState, catalog: Catalog, clock: Clock) -> None:
         self.connected: Callable[[], int] = lambda: 0
         self.warnings: Callable[[], list[str]] = list
+        self.doubts: Callable[[], list[str]] = list  # whether this is the active tracker
         self._tracking = tracking
         self._catalog = catalog
         self._clock = clock
@@ -37,7 +38,7 @@ class Views:
     def reasons(self) -> list[str]:
         """Why the tracker isn't ready, without storage's own words; empty when it is. The log has those."""
         trouble = self._catalog.trouble
-        return [] if trouble is None else [f"origin: {openly(trouble)}"]
+        return self.doubts() + ([] if trouble is None else [f"origin: {openly(trouble)}"])
 
     async def nodes(self) -> dict[str, object]:
         """Every member, by id, and the nodes that are gone within the last hour, the latest first."""
@@ -177,7 +178,7 @@ class Views:
         """The tracker's state on one screen."""
         totals = self._tracking.totals()
         return {
-            "version": p2pcache.__version__, "epoch": self._tracking.epoch,
+            "version": p2pcache.__version__, "role": "active", "epoch": self._tracking.epoch,
             "uptime_s": round(self._clock.now() - self._started, 1),
             "ready": not self.reasons(), "reasons": self.reasons(),
             "warnings": self.warnings(),

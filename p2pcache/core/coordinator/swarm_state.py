@@ -221,8 +221,8 @@ class SwarmTracker:
 
     # -- what follows ------------------------------------------------------------------------------
 
-    def step(self, now: float, out: list[Output]) -> None:
-        """Do all that is due: expiry, polls, grants, the members' list."""
+    def step(self, now: float, out: list[Output], *, grants: bool = True) -> None:
+        """Do all that is due: expiry, polls, the members' list, and with `grants` new leases."""
         if self.book.expire(now):
             self.lost_runs.suspect(now)
         if self.roster.silent or self.stuck_runs.perhaps_lost:
@@ -233,7 +233,7 @@ class SwarmTracker:
             poll = m.Poll(self.digest)
             polled = self.lost_runs.step(self.roster, self.book, now)
             out.extend(Send(node, poll) for node in polled)
-        if not (self.barrier.awaited and self.barrier.holds(now)):
+        if grants and not (self.barrier.awaited and self.barrier.holds(now)):
             if self.book.integrity.odd:
                 self.doubts.tell_hopeless(out)
             for node, runs in self.book.grant(now).items():

@@ -108,6 +108,7 @@ class Candidate:
         """
         self.active = False
         self.generation = 0  # of our tenure, while active
+        self.highest = 0  # generation that was seen: of the latest tenure, whoever has it
         self._holder = holder
         self._url = url
         self._first = first
@@ -117,7 +118,6 @@ class Candidate:
         self._version: str | None = None
         self._since = now  # when this record was first seen
         self._seen = False  # the record is as the store has it, as far as we know
-        self._highest = 0  # generation that was seen
         self._renewal = 0
         self._began: dict[int, float] = {}  # our writes that the store may have taken, by renewal
         self._under_way = False
@@ -150,7 +150,7 @@ class Candidate:
         if self.active:
             return self._write(self.generation, now)
         if self._is_free(now):
-            return self._write(max(self._highest + 1, self._first), now)
+            return self._write(max(self.highest + 1, self._first), now)
         return Look()
 
     def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
@@ -161,7 +161,7 @@ class Candidate:
             self._record, self._since = record, now
         self._version, self._seen = version, True
         if record is not None:
-            self._highest = max(self._highest, record.generation)
+            self.highest = max(self.highest, record.generation)
         if record is not None and record.holder == self._holder and record.renewal in self._began:
             self._on_ours(record, now)
             return
@@ -187,13 +187,13 @@ class Candidate:
         self._due = now + self._settings.retry_s
 
     def resign(self) -> Write | None:
-        """Give the tenure back, so that another candidate needn't wait; None: there is nothing to give back."""
+        """Be no candidate any more. The write gives the tenure back; None: there is none to give back."""
+        self._under_way = True  # for ever
         if not self.active:
             return None
         given = TenureRecord("", "", self.generation, self._renewal + 1, self._settings.ttl_s)
         version = self._version
         self._step_down()
-        self._under_way = True  # for ever: this candidate is no candidate any more
         return Write(given, version)
 
     # -- inside ------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ class Candidate:
         """The store has a record that we wrote: this one."""
         began, settings = self._began[record.renewal], self._settings
         self.active, self.generation = True, record.generation
-        self._highest = max(self._highest, record.generation)
+        self.highest = max(self.highest, record.generation)
         self._until = max(self._until, began + settings.ttl_s - settings.margin_s)
         self._began = {n: at for n, at in self._began.items() if n >= record.renewal}
         self._due = max(now, began + settings.renew_s)

@@ -6,7 +6,7 @@ it all from the members' announcements. It doesn't answer questions (`Ask`): the
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 
@@ -61,13 +61,14 @@ class TrackerState:
         """A tracker that knows nothing but its notes.
 
         Args:
-            epoch: random 63 bits, new at each start; also the seed of all dice.
+            epoch: random 63 bits, new at each start, or our tenure's generation; also the seed of all dice.
             members: knobs of membership.
             leases: knobs of the lease book.
             origin: URL told to agents that have none configured.
             remembered: members of each swarm before a restart (node ids by manifest digest).
         """
         self.epoch = epoch
+        self.may_grant: Callable[[], bool] | None = None  # our tenure's word; None: there is none
         self.registry = Registry(members)
         self.dials = DialBacks()
         self.swarms: dict[str, SwarmTracker] = {}
@@ -241,7 +242,8 @@ class TrackerState:
             out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
         out.append(Send(node, m.Settled(
-            self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s
+            self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s,
+            self.may_grant is not None,
         )))  # fmt: skip
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
@@ -375,7 +377,7 @@ class TrackerState:
 
     def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
         """Let a swarm do what is due after something happened, and note its next wakeup."""
-        swarm.step(now, out)
+        swarm.step(now, out, grants=self.may_grant is None or self.may_grant())
         wakeup = swarm.next_wakeup()
         if wakeup is not None:
             self._settle_soon(swarm, wakeup)

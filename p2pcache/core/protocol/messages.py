@@ -215,6 +215,7 @@ class Settled(_Message, tag=32, frozen=True):
     origin: str  # URL of the default origin, "" if none
     heartbeat_s: float
     lease_ttl_s: float
+    fenced: bool = False  # the epoch is a tenure's generation: what has a lower one is void
 
 
 class Swarm(_Message, tag=33, frozen=True):
@@ -291,6 +292,15 @@ class ClonedId(_Message, tag=41, frozen=True):
     address: str
 
 
+class Standby(_Message, tag=43, frozen=True):
+    """Instead of `Settled`: this tracker isn't the active one. It comes again when another one is, or none.
+
+    The connection ends when this tracker becomes the active one.
+    """
+
+    active: str = ""  # the active one's URL; "": not known
+
+
 class NodeQuestion(_Message, tag=42, frozen=True):
     """What runs ("pulls") or ended ("history") on this node? Sent only to agents that announced `tells`."""
 
@@ -305,7 +315,7 @@ ToTracker = (
 )  # fmt: skip
 ToAgent = (
     Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
-    | NodeQuestion
+    | NodeQuestion | Standby
 )  # fmt: skip
 
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.

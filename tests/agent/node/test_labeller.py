@@ -16,6 +16,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.host.kubernetes_labels import PREFIX
 from p2pcache.errors import NotAllowed, NotFound, Unreachable, UsageError
 from p2pcache.io.host.kube import NodeLabels, in_cluster
+from p2pcache.io.host.kube_api import server_url
 from p2pcache.io.http import server
 from p2pcache.io.security import ca
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -168,7 +169,8 @@ def test_outside_of_a_pod_the_labeller_is_an_error() -> None:
     with pytest.raises(UsageError, match="pod only"):
         in_cluster("node-1", {})
     inside = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    assert in_cluster("a b", inside)._url == "https://[fd00::1]:443/api/v1/nodes/a%20b"
+    assert server_url("a thing", inside) == "https://[fd00::1]:443"
+    assert in_cluster("a b", inside)._path == "/api/v1/nodes/a%20b"
 
 
 # -- rack and site -----------------------------------------------------------------------------------

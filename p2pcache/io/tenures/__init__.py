@@ -1,0 +1,1 @@
+"""Where the record of the active tracker lies, and how it is changed by comparison."""
