@@ -5,7 +5,7 @@ import time
 
 import aiohttp
 
-from p2pcache.errors import NotAllowed, P2PCacheError
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable
 from p2pcache.ids import NodeId, format_node
 from p2pcache.io.security.tls import Tls, expiry_warning, explain
 
@@ -14,6 +14,30 @@ _FORBIDDEN, _UNAVAILABLE = 403, 503
 
 class Twin(P2PCacheError):
     """The tracker has another live member with our node id; the text says where."""
+
+
+class Elsewhere(P2PCacheError):
+    """This tracker is a standby, and the active one is dialled next; or it has just become active itself."""
+
+
+class NoneActive(Unreachable):
+    """We waited at a standby, and no tracker became active that takes us."""
+
+
+def standby_text(active: str, *, ours: bool) -> str:
+    """Describe a standby at which an agent waited in vain.
+
+    Args:
+        active: URL of the active tracker; "": not known.
+        ours: it is one that this agent is configured to dial.
+    """
+    if not active:
+        return "it is a standby, and no tracker is active"
+    if ours:
+        return f"it is a standby of {active}, which doesn't take us"
+    return (
+        f"it is a standby of {active}, which is none of this agent's trackers: add it to --tracker"
+    )
 
 
 def twin_text(node: NodeId, where: str, cache_dir: str) -> str:

@@ -18,7 +18,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     advertise: str = ""
     """HOST:PORT that other nodes dial; default: the listen address, or this host's address if that is 0.0.0.0."""
     tracker: str = ""
-    """URL of the tracker, http://HOST:PORT, or https:// in mTLS mode. Without one the agent works alone."""
+    """URL of the tracker, http://HOST:PORT, or https:// in mTLS mode. Of several, one of which is active, all URLs,
+    separated by commas, or a name with all their addresses. Without one the agent works alone."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir); default: the one that the tracker announces."""
     cache_dir: str = "/var/lib/p2pcache"

@@ -1,17 +1,22 @@
 """The agent's side of the handshake with the tracker (docs/protocol.md)."""
 
+import asyncio
 import os
 
 import aiohttp
 import msgspec
 
 from p2pcache.agent import link_trouble
+from p2pcache.agent.tracker_route import Target, TrackerRoute
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Welcome, confirm, hello
 from p2pcache.errors import NotAllowed, RemoteProtocolError
 from p2pcache.ids import NodeId
 
 MAX_HANDSHAKE_BYTES = 1024
+STANDBY_S = (
+    8.0  # at a standby, before we look whether another tracker takes us; within the link's limit
+)
 
 
 async def handshake(
@@ -39,6 +44,45 @@ async def handshake(
     except msgspec.MsgspecError as error:
         raise RemoteProtocolError(f"{url} doesn't speak the member protocol: {error}") from None
     confirm(secret, challenge, said, welcome)
+
+
+async def settle(
+    socket: aiohttp.ClientWebSocketResponse, route: TrackerRoute, target: Target
+) -> m.Settled:
+    """The tracker's answer to our announcement. At a standby, wait for news of the active tracker.
+
+    Args:
+        socket: the connection.
+        route: is told of the active tracker.
+        target: the tracker that we are connected to.
+
+    Raises:
+        Elsewhere: dial the route's next target.
+        NoneActive: no tracker became active within `STANDBY_S`.
+        NotAllowed, Twin, RemoteProtocolError: as `receive`.
+    """
+    active, news = "", 0
+    try:
+        async with asyncio.timeout(STANDBY_S):
+            while True:
+                said = m.decode_to_agent(await receive(socket, m.MAX_MESSAGE_BYTES))
+                if isinstance(said, m.Settled):
+                    return said
+                if not isinstance(said, m.Standby):
+                    raise RemoteProtocolError("the tracker's first message isn't Settled")
+                active, news = said.active[: m.MAX_TEXT], news + 1
+                if route.lead_to(active, again=news > 1):
+                    raise link_trouble.Elsewhere(active)
+    except RemoteProtocolError:
+        if not news or socket.close_code != aiohttp.WSCloseCode.GOING_AWAY:
+            raise
+        route.on_lost(target, silent=False)  # it is the active one in a moment
+        raise link_trouble.Elsewhere(target.url) from None
+    except TimeoutError:
+        if not news:
+            raise
+        ours = route.knows(active)
+        raise link_trouble.NoneActive(link_trouble.standby_text(active, ours=ours)) from None
 
 
 async def receive(socket: aiohttp.ClientWebSocketResponse, limit_bytes: int) -> bytes:

@@ -20,9 +20,9 @@ import aiohttp
 import msgspec
 
 from p2pcache.agent import link_trouble
-from p2pcache.agent.tracker_handshake import handshake, receive
+from p2pcache.agent.tracker_handshake import handshake, settle
+from p2pcache.agent.tracker_route import PinnedResolver, Target, TrackerRoute
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.protocol.address import tracker_url
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import (
     NotAllowed,
@@ -90,7 +90,7 @@ class TrackerLink:
         """A link that dials when `run` is called.
 
         Args:
-            url: of the tracker.
+            url: of the tracker; of several, separated by commas.
             node: our id.
             secret: the cluster key.
             handler: is called for each event.
@@ -103,9 +103,13 @@ class TrackerLink:
         Raises:
             UsageError: it is no URL, or has another scheme than the cluster's members use.
         """
-        self.url = tracker_url(url)
-        if tls is not None and not url.startswith("https://"):
-            raise UsageError(f"in mTLS mode the tracker's URL begins with https://; {url} doesn't")
+        self._route = TrackerRoute(url)
+        for each in self._route.urls if tls is not None else ():
+            if not each.startswith("https://"):
+                raise UsageError(
+                    f"in mTLS mode the tracker's URL begins with https://; {each} doesn't"
+                )
+        self.url = self._route.urls[0]  # of the tracker that we are with, or dialled last
         self.connected = False
         self.epoch = 0
         self.tried = asyncio.Event()
@@ -124,6 +128,10 @@ class TrackerLink:
         self._tls = tls
         self._cache_dir = cache_dir
         self._silence_s = silence_s
+        self._newest = 0  # generation of a tenure that we met; what is older is void
+        self._logged: dict[Target, str] = {}  # the trouble with each tracker
+        self._pause_s = FIRST_RETRY_S
+        self._resolver = PinnedResolver()
         self._instance = secrets.randbits(63) or 1
         self._quiet = 0  # looks since the last sign of life
         self._socket: aiohttp.ClientWebSocketResponse | None = None
@@ -134,18 +142,21 @@ class TrackerLink:
 
     async def run(self) -> None:
         """Stay connected until `close`."""
-        pause = FIRST_RETRY_S
-        async with aiohttp.ClientSession() as session:
+        connector = aiohttp.TCPConnector(resolver=self._resolver, use_dns_cache=False)
+        async with aiohttp.ClientSession(connector=connector) as session:
             while not self._closing.is_set():
+                target = await self._route.next_target()
+                self.url, self._resolver.address = target.url, target.address
                 try:
-                    await self._member(session)
-                    pause = FIRST_RETRY_S
+                    await self._member(session, target)
                 except (P2PCacheError, aiohttp.ClientError, OSError, TimeoutError) as error:
-                    self._on_failure(error)
+                    self._on_failure(target, error)
+                if self._route.more:  # another tracker may be the active one
+                    continue
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(pause * self._rng.uniform(0.5, 1.5)):
+                    async with asyncio.timeout(self._pause_s * self._rng.uniform(0.5, 1.5)):
                         await self._closing.wait()
-                pause = min(LAST_RETRY_S, pause * 2)
+                self._pause_s = min(LAST_RETRY_S, self._pause_s * 2)
 
     async def close(self) -> None:
         """Say goodbye, so that the tracker forgets this node at once."""
@@ -199,16 +210,16 @@ class TrackerLink:
         finally:
             del self._questions[number]
 
-    async def _member(self, session: aiohttp.ClientSession) -> None:
+    async def _member(self, session: aiohttp.ClientSession, target: Target) -> None:
         socket: aiohttp.ClientWebSocketResponse | None = None
         try:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
                     socket = await self._dial(session)
-                    settled = await self._join(socket)
+                    settled = await self._join(socket, target)
             except TimeoutError:
                 raise Unreachable(f"it didn't answer in {HANDSHAKE_S:.0f} s") from None
-            await self._stay(socket, settled)
+            await self._stay(socket, settled, target)
         finally:
             if socket is not None:
                 with contextlib.suppress(TimeoutError):
@@ -227,23 +238,28 @@ class TrackerLink:
         self.local_host = str((socket.get_extra_info("sockname") or ("",))[0])
         return socket
 
-    async def _join(self, socket: aiohttp.ClientWebSocketResponse) -> m.Settled:
+    async def _join(self, socket: aiohttp.ClientWebSocketResponse, target: Target) -> m.Settled:
         if self._tls is not None:
             check_role(socket.get_extra_info("peercert"), "tracker")
         await handshake(socket, self._secret, self._node, self.url)
         said = msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
         await socket.send_bytes(m.encode(said))
         try:
-            settled = m.decode_to_agent(await receive(socket, m.MAX_MESSAGE_BYTES))
+            settled = await settle(socket, self._route, target)
         except link_trouble.Twin as twin:
             raise NotAllowed(
                 link_trouble.twin_text(self._node, str(twin), self._cache_dir)
             ) from None
-        if not isinstance(settled, m.Settled):
-            raise RemoteProtocolError("the tracker's first message isn't Settled")
+        if settled.fenced and settled.epoch < self._newest:
+            raise Unreachable(
+                f"its generation {settled.epoch} is over: another tracker was active later"
+            )
+        self._newest = max(self._newest, settled.epoch if settled.fenced else 0)
         return settled
 
-    async def _stay(self, socket: aiohttp.ClientWebSocketResponse, settled: m.Settled) -> None:
+    async def _stay(
+        self, socket: aiohttp.ClientWebSocketResponse, settled: m.Settled, target: Target
+    ) -> None:
         """Be a member until the connection ends.
 
         Raises:
@@ -254,13 +270,14 @@ class TrackerLink:
         self.refusal = None
         self.tried.set()
         self._outbox = asyncio.Queue()
-        self._quiet = 0
-        log.info("member of the cluster at %s", self.url)
+        self._quiet, self._pause_s = 0, FIRST_RETRY_S
+        self._logged.clear()
+        log.info("member of the cluster at %s", target)
         helpers = [
             self._tasks.spawn(self._write(socket), name="tracker-write"),
             self._tasks.spawn(self._beat(settled.heartbeat_s), name="tracker-heartbeat"),
         ]
-        why = "connection lost"
+        why, silent = "connection lost", False
         try:
             async with asyncio.timeout(None) as alive:
                 watching = self._watch(socket, alive)
@@ -268,11 +285,12 @@ class TrackerLink:
                 self._handler.tracker_up(settled)
                 await self._read(socket)
         except TimeoutError:
-            why = f"it said nothing for {self._silence_s:.0f} s"
+            why, silent = f"it said nothing for {self._silence_s:.0f} s", True
             raise Unreachable(why) from None
         finally:
             for task in helpers:
                 task.cancel()
+            self._route.on_lost(target, silent=silent)
             self._went_down(why)
 
     async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
@@ -308,7 +326,9 @@ class TrackerLink:
             message = m.decode_to_agent(frame.data)
             if isinstance(message, m.Answer | m.Refusal):
                 self._answered(message)
-            elif not isinstance(message, m.Settled):
+            elif isinstance(message, m.Grant) and message.epoch != self.epoch:
+                log.debug("void: a grant of epoch %d", message.epoch)
+            elif not isinstance(message, m.Settled | m.Standby):
                 self._handler.tracker_said(message)
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -352,12 +372,16 @@ class TrackerLink:
                 "lost the tracker at %s (%s); going on without it, reconnecting", self.url, why
             )
 
-    def _on_failure(self, error: Exception) -> None:
+    def _on_failure(self, target: Target, error: Exception) -> None:
+        if isinstance(error, link_trouble.Elsewhere | link_trouble.NoneActive):
+            self._pause_s = FIRST_RETRY_S  # a standby is there, so it won't be long
+        if isinstance(error, link_trouble.Elsewhere):
+            return
         self.tried.set()
         text = link_trouble.failure_text(error, self._tls)
         denied = link_trouble.denied(error)
-        if text != self.last_error:  # once for each cause, not for each retry
+        if text != self._logged.get(target):  # once for each cause, not for each retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
-            log.log(level, "tracker %s: %s", self.url, text)
-        self.last_error = text
-        self.refusal = NotAllowed(f"tracker {self.url}: {text}") if denied else None
+            log.log(level, "tracker %s: %s", target, text)
+        self._logged[target] = self.last_error = text
+        self.refusal = NotAllowed(f"tracker {target}: {text}") if denied else None

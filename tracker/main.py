@@ -66,7 +66,11 @@ async def _wake_at_stop(stop: StopSignal, tenure: Candidacy) -> None:
 
 
 async def _stand_by(
-    settings: TrackerSettings, tenure: Candidacy, sock: socket.socket, stop: StopSignal, manager: Notifier
+    settings: TrackerSettings,
+    tenure: Candidacy,
+    sock: socket.socket,
+    stop: StopSignal,
+    manager: Notifier,
 ) -> None:
     app = StandbyApp(settings, tenure)
     on_hangup(app.reload)
@@ -79,7 +83,11 @@ async def _stand_by(
 
 
 async def _be_active(
-    settings: TrackerSettings, tenure: Candidacy, sock: socket.socket, stop: StopSignal, manager: Notifier
+    settings: TrackerSettings,
+    tenure: Candidacy,
+    sock: socket.socket,
+    stop: StopSignal,
+    manager: Notifier,
 ) -> None:
     app, ours = TrackerApp(settings, tenure=tenure), tenure.generation
     on_hangup(app.reload)
@@ -89,4 +97,6 @@ async def _be_active(
         await tenure.wait_for(lambda: stop.asked.is_set() or not tenure.holds(ours))
         if stop.asked.is_set():
             manager.stopping("saying goodbye")
-            await tenure.resign()  # first: agents that hear our goodbye find another tracker that is active
+            await (
+                tenure.resign()
+            )  # first: agents that hear our goodbye find another tracker that is active

@@ -22,7 +22,7 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     lease_name: str = "p2pcache-tracker"
     """What those trackers call it; clusters that share an origin need different names."""
     advertise: str = ""
-    """HOST:PORT at which agents reach this tracker, with `lease`; default: the listen address, or this host's address."""
+    """HOST:PORT at which agents reach this tracker, with `lease`; default: where it listens, or this host."""
     state_dir: str = ""
     """Directory for notes that make a restart in a storm smoother; without one nothing is lost either."""
     cluster_key_file: str = ""

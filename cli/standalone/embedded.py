@@ -18,6 +18,7 @@ from p2pcache.cli.standalone.local_cache import cache_lock
 from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import note
+from p2pcache.core.protocol.address import tracker_urls
 from p2pcache.core.units import format_duration
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
@@ -201,7 +202,7 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
             "no agent here, and nowhere to pull from: set P2PCACHE_ORIGIN (or --origin) to the storage, "
             "for example s3://models, or start 'p2pcache agent'"
         )
-    if not settings.tracker or _is_local(settings.tracker):
+    if all(_is_local(url) for url in tracker_urls(settings.tracker)):
         return settings
     if settings.cluster_key_file or settings.insecure or settings.tls_cert:
         flags["listen"] = _SWARM_LISTEN

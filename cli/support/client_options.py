@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from p2pcache.cli.support.options import PATH_TYPES, config_option
+from p2pcache.cli.support.setting_options import given
 from p2pcache.core.units import format_duration
 from p2pcache.errors import TimedOut, UsageError
 from p2pcache.io import config
@@ -24,7 +25,7 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     agent: str = ""
     """The agent to talk to: unix:///PATH or http://HOST:PORT; default: the local socket, if there is one."""
     tracker: str = ""
-    """URL of the tracker, http://HOST:PORT, for a pull that runs its own agent."""
+    """URL of the tracker, http://HOST:PORT, for a pull that runs its own agent; of several, separated by commas."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir), for commands that work without a daemon."""
     cache_dir: str = ""
@@ -72,9 +73,12 @@ _TABLE = (
      "Without a daemon: stay at most so long to serve others [default: 30]."),
 )  # fmt: skip
 _OPTIONS = {
-    name: click.option(flag, name, metavar=word, type=PATH_TYPES.get(word), help=text)
+    name: click.option(
+        flag, name, metavar=word, type=PATH_TYPES.get(word), help=text,
+        multiple=name in config.LISTS, callback=given if name in config.LISTS else None,
+    )
     for name, flag, word, text in _TABLE
-}
+}  # fmt: skip
 _FLAG_NAMES = {name: flag for name, flag, _, _ in _TABLE}
 _ALWAYS = ("agent", "token_file", "timeout_s")
 

@@ -12,7 +12,7 @@ from p2pcache.agent.node.location import advertised, check
 from p2pcache.agent.settings import EXAMINED, AgentSettings
 from p2pcache.core.host import diagnosis
 from p2pcache.core.host.diagnosis import Fact, Trouble
-from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.address import join, tracker_urls
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
@@ -134,15 +134,22 @@ def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> 
 def _tracker(settings: AgentSettings) -> Fact:
     if not settings.tracker:
         return diagnosis.Tracker("", 0.0)
-    secret = _read_key(settings.cluster_key_file)
-    seconds = probe.join(settings.tracker, secret, open_tls(settings, "agent"))
-    return diagnosis.Tracker(redacted(settings.tracker), seconds)
+    secret, tls = _read_key(settings.cluster_key_file), open_tls(settings, "agent")
+    failure: P2PCacheError | None = None
+    for url in tracker_urls(settings.tracker):
+        try:
+            return diagnosis.Tracker(redacted(url), probe.join(url, secret, tls))
+        except P2PCacheError as error:
+            failure = failure or error
+    raise failure or UsageError(f"no URL of a tracker: {settings.tracker!r}")
 
 
 def _ask_tracker(settings: AgentSettings) -> probe.Told:
     if not settings.tracker:
         return probe.Told()
-    return probe.ask(settings.tracker, open_tls(settings, "agent"))
+    tls = open_tls(settings, "agent")
+    told = (probe.ask(url, tls) for url in tracker_urls(settings.tracker))
+    return next((t for t in told if t != probe.Told()), probe.Told())
 
 
 def _origin(url: str) -> Fact:
@@ -175,14 +182,14 @@ def _agent(node: Node) -> AgentFacts:
 def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
     """Return the settings of the running agent that differ from those that are examined."""
     ours = {
-        ("cache", "dir"): str(Path(settings.cache_dir).absolute()),
-        ("tracker", "url"): settings.tracker.rstrip("/"),
+        ("cache", "dir"): (str(Path(settings.cache_dir).absolute()),),
+        ("tracker", "url"): tracker_urls(settings.tracker) or ("",),
     }
     found = []
-    for (part, key), value in ours.items():
+    for (part, key), values in ours.items():
         of_agent = status.get(part)
         theirs = of_agent.get(key) if isinstance(of_agent, dict) else None
-        if isinstance(theirs, str) and theirs != value:
+        if isinstance(theirs, str) and theirs not in values:
             found.append(f"{part} {redacted(theirs) or 'none'}")
     return tuple(found)
 
@@ -285,7 +292,7 @@ def _network(settings: AgentSettings) -> Fact:
             )
     address = host_facts.address_of(name)
     interface = host_facts.interface_of(address) or host_facts.Interface("", 0, 0, up=False)
-    tracker = urlsplit(settings.tracker).hostname or ""
+    tracker = urlsplit(settings.tracker.partition(",")[0]).hostname or ""
     source = (
         host_facts.source_towards(tracker)
         if tracker and not is_loopback(host_facts.address_of(tracker))

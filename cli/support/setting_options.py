@@ -43,11 +43,20 @@ def setting_options(
                     else []
                 )
                 kind_of = WordsType(words) if words else PATH_TYPES.get(word)
-                option = click.option(flag, default=None, metavar=word, type=kind_of, help=text)
+                several = field.name in config.LISTS
+                option = click.option(
+                    flag, default=None, metavar=word, type=kind_of, help=text,
+                    multiple=several, callback=given if several else None,
+                )  # fmt: skip
             function = option(function)
         return function
 
     return decorate
+
+
+def given(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The values of an option that may be repeated; None: it wasn't given."""
+    return values or None
 
 
 def read_settings(

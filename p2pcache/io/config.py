@@ -25,6 +25,8 @@ from p2pcache.io.byte_order_mark import without_mark
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
 SECTIONS = ("client", "agent", "tracker")
+LISTS = frozenset({"tracker", "client_namespaces", "compile_cache_namespaces"})
+"""Settings of several values: a text with commas. The file may have a list, and the flag may be repeated."""
 MAX_FILE_BYTES = 1 << 20  # a configuration is a page or two; more is the wrong file
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -171,6 +173,8 @@ def redacted(value: object) -> str:
 def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     """One value as its field's type; text is read by the unit in the field's name."""
     words = get_args(kind) if get_origin(kind) is Literal else ()
+    if name in LISTS and isinstance(raw, list | tuple) and all(isinstance(r, str) for r in raw):
+        raw = ",".join(raw)
     try:
         if isinstance(raw, str) and name.endswith("_bytes_per_s"):
             return parse_rate(raw)

@@ -61,7 +61,9 @@ class Candidacy:
             f"{socket.gethostname()[:60]}_{secrets.token_hex(6)}", url,
             first=int(time.time()), settings=self._settings, now=clock(),
         )  # fmt: skip
-        self._calling = asyncio.Lock()  # one call to the store at a time, and the decisions around it
+        self._calling = (
+            asyncio.Lock()
+        )  # one call to the store at a time, and the decisions around it
         self._news = asyncio.Event()
         self._told: tuple[bool, int, str] = (False, 0, "")
 

@@ -70,6 +70,8 @@ class StandbyApp:
         self._places = HandshakePlaces()
         self._guests: dict[Connection, web.Request] = {}
         self._closing = False
+        self._empty = asyncio.Event()  # set while there are no guests
+        self._empty.set()
         self._metrics = StandbyMetrics(candidacy, lambda: len(self._guests))
 
     @contextlib.asynccontextmanager
@@ -141,6 +143,7 @@ class StandbyApp:
         if self._closing:
             return
         self._guests[guest] = request
+        self._empty.clear()
         guest.queue_message(self._news())
         self._tasks.spawn_contained(guest.write(), name="standby-guest")
         try:
@@ -151,6 +154,8 @@ class StandbyApp:
             guest.close(aiohttp.WSCloseCode.OK, "")
             await guest.wait_ended()
             del self._guests[guest]
+            if not self._guests:
+                self._empty.set()
 
     async def _tell_guests(self) -> None:
         while True:
@@ -165,8 +170,7 @@ class StandbyApp:
             guest.close(aiohttp.WSCloseCode.GOING_AWAY, "this tracker is becoming the active one")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
-                while self._guests:
-                    await asyncio.sleep(0.01)
+                await self._empty.wait()
         for request in list(self._guests.values()):
             abort(request)
 
@@ -250,7 +254,9 @@ class StandbyMetrics(Collector):
 def tenure_metrics(candidacy: Candidacy | None) -> Iterator[Metric]:
     """Who is active, as one tracker sees it. None: it is the only one."""
     active = candidacy is None or candidacy.active
-    yield GaugeMetricFamily("p2pcache_tracker_active", "1 on the active tracker.", value=int(active))
+    yield GaugeMetricFamily(
+        "p2pcache_tracker_active", "1 on the active tracker.", value=int(active)
+    )
     if candidacy is not None:
         yield GaugeMetricFamily(
             "p2pcache_tracker_generation", "Of the latest tenure; grows when the tracker moves.",

@@ -13,7 +13,7 @@ from p2pcache.cli.rows.tables import table
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.core.protocol.address import tracker_url
+from p2pcache.core.protocol.address import tracker_urls
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
 from p2pcache.io.http import server
@@ -143,7 +143,7 @@ def _label(setting: str, value: str) -> None:
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
     "listen": server.parse_listen, "advertise": _advertise, "api_listen": server.parse_listen,
-    "health_listen": server.parse_listen, "tracker": tracker_url, "origin": _origin_url,
+    "health_listen": server.parse_listen, "tracker": tracker_urls, "origin": _origin_url,
     **{setting: partial(_label, setting) for setting in ("rack", "site", "node_name")},
     "agent": AgentClient, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
 }  # fmt: skip

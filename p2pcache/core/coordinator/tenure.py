@@ -29,7 +29,9 @@ class TenureSettings:
     renew_s: float = 3.0  # three renewals may fail before the tenure is over
     retry_s: float = 0.5  # after a call that failed
     look_s: float = 1.0  # a standby's reads: what a takeover may be late
-    margin_s: float = 1.0  # that the holder stops early: clocks may differ by a tenth in their rates
+    margin_s: float = (
+        1.0  # that the holder stops early: clocks may differ by a tenth in their rates
+    )
 
 
 class TenureRecord(msgspec.Struct, frozen=True):
@@ -80,7 +82,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Replace the record of version `expect` (None: there must be none). Ends in `on_written`, `on_conflict` or `on_failed`."""
+    """Replace the record of version `expect`; None: there must be none.
+
+    It ends in `on_written`, `on_conflict` or `on_failed`.
+    """
 
     record: TenureRecord
     expect: str | None

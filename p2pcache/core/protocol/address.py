@@ -1,4 +1,4 @@
-"""Where a peer says it can be dialled, "host:port" or "[v6]:port", and where a tracker is."""
+"""Where a peer says it can be dialled: "host:port" or "[v6]:port"; and the URLs of trackers."""
 
 import re
 from ipaddress import IPv6Address, ip_address
@@ -65,6 +65,15 @@ def tracker_url(text: str) -> str:
     if not good:
         raise UsageError(f"not a tracker's URL: {text!r}; expected http://HOST:PORT")
     return text.rstrip("/")
+
+
+def tracker_urls(text: str) -> tuple[str, ...]:
+    """The URLs of a list of trackers, separated by commas, each once, in order.
+
+    Raises:
+        UsageError: one of them is no tracker's URL.
+    """
+    return tuple(dict.fromkeys(tracker_url(url.strip()) for url in text.split(",") if url.strip()))
 
 
 def can_be_tried(address: str) -> bool:

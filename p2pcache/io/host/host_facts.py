@@ -93,11 +93,11 @@ def address_for_peers(tracker: str, bound: str = EVERY_ADDRESS) -> str:
     container bridge, a management network) it is the one that the cluster uses.
 
     Args:
-        tracker: URL, or "".
+        tracker: URL, or ""; of several, separated by commas, the first counts.
         bound: the wildcard that we listen on.
     """
     try:
-        name = urlsplit(tracker).hostname or ""
+        name = urlsplit(tracker.partition(",")[0]).hostname or ""
     except ValueError:
         name = ""
     source = source_towards(name) if name else ""

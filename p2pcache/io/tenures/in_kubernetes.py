@@ -4,7 +4,7 @@ The API server refuses an update that names another resourceVersion than the obj
 `renewTime` are what kubectl shows; our own fields are annotations.
 """
 
-import datetime
+import datetime as dt
 import math
 from typing import Any
 from urllib.parse import quote
@@ -87,7 +87,7 @@ class KubernetesTenure:
         }  # fmt: skip
         if expect is not None:
             metadata["resourceVersion"] = expect
-        renewed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        renewed = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": record.holder, "renewTime": renewed,
             "leaseDurationSeconds": math.ceil(record.ttl_s),

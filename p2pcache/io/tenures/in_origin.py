@@ -68,9 +68,7 @@ class OriginTenure:
         try:
             yield
         except TimeoutError:
-            raise OriginUnavailable(
-                f"{self.where}: no answer within {CALL_S:g} s"
-            ) from None
+            raise OriginUnavailable(f"{self.where}: no answer within {CALL_S:g} s") from None
 
     def _look(self) -> tuple[TenureRecord, str] | None:
         origin = self._opened()

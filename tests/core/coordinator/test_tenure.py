@@ -171,7 +171,7 @@ def test_a_takeover_whose_answer_was_lost_is_found_by_the_next_look() -> None:
     one.on_seen(None, 0.0)
     lost = renewed(one, 0.0)
     one.on_failed(2.5)
-    assert not one.active
+    assert not one.may_act(2.5)
     renewed(one, 3.0)
     one.on_conflict(3.0)
     assert one.step(3.0) == Look()
