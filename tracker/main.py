@@ -35,7 +35,10 @@ async def _serve(settings: TrackerSettings) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
         if settings.lease != "off":
-            return await _take_turns(settings, stop, manager)
+            with contextlib.closing(server.listen_tcp(settings.listen)) as sock:
+                _, port = server.parse_listen(server.bound_address(sock))
+                await take_turns(settings, open_candidacy(settings, port), sock, stop, manager)
+            return 0
         app = TrackerApp(settings)
         on_hangup(app.reload)
         async with app.running():
@@ -46,18 +49,28 @@ async def _serve(settings: TrackerSettings) -> int:
     return 0
 
 
-async def _take_turns(settings: TrackerSettings, stop: StopSignal, manager: Notifier) -> int:
-    """Be a standby and the active tracker by turns. Each tenure begins with a tracker that knows nothing."""
-    with contextlib.closing(server.listen_tcp(settings.listen)) as sock:
-        _, port = server.parse_listen(server.bound_address(sock))
-        tenure = open_candidacy(settings, port)
-        async with Tasks() as tasks:
-            _ = tasks.spawn(tenure.run(), name="tenure")
-            _ = tasks.spawn(_wake_at_stop(stop, tenure), name="stop")
-            while not stop.asked.is_set():
-                turn = _be_active if tenure.active else _stand_by
-                await turn(settings, tenure, sock.dup(), stop, manager)
-    return 0
+async def take_turns(
+    settings: TrackerSettings,
+    tenure: Candidacy,
+    sock: socket.socket,
+    stop: StopSignal,
+    manager: Notifier,
+) -> None:
+    """Be a standby and the active tracker by turns, until `stop`. Each tenure begins with a tracker that knows nothing.
+
+    Args:
+        settings: of the tracker.
+        tenure: our candidacy, which doesn't run yet.
+        sock: that listens, by turns for both; it stays open.
+        stop: the end.
+        manager: is told what we are.
+    """
+    async with Tasks() as tasks:
+        _ = tasks.spawn(tenure.run(), name="tenure")
+        _ = tasks.spawn(_wake_at_stop(stop, tenure), name="stop")
+        while not stop.asked.is_set():
+            turn = _be_active if tenure.active else _stand_by
+            await turn(settings, tenure, sock.dup(), stop, manager)
 
 
 async def _wake_at_stop(stop: StopSignal, tenure: Candidacy) -> None:
