@@ -100,6 +100,13 @@ class ConnectionLimiter:
         self._connections: dict[web.RequestHandler, _Connection] = {}
         self._next_sweep = 0.0
         self._refusals: set[_Refusal] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """The server has ended: end what is left, also connections that the loop is still accepting."""
+        self._closed = True
+        for connection in list(self._connections.values()):
+            connection.abort()
 
     def __call__(self) -> asyncio.BaseProtocol:
         """The protocol for a new connection."""
@@ -110,6 +117,8 @@ class ConnectionLimiter:
             handler, self._request_bytes, lambda: self._connections.pop(handler, None)
         )
         self._connections[handler] = connection
+        if self._closed:
+            connection.abort()
         self._loop.call_later(FIRST_REQUEST_S, self._check, handler)
         return connection
 

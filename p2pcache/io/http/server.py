@@ -226,6 +226,7 @@ async def serving(
             yield
     finally:
         await runner.cleanup()
+        limiter.close()
         for sock in sockets:
             sock.close()
 

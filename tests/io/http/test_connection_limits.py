@@ -271,3 +271,30 @@ def test_the_daemons_own_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             await asyncio.sleep(0.05)
 
     uvloop.run(full_house())
+
+
+class Ended(asyncio.Transport):
+    """A transport that notes its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = False
+
+    def abort(self) -> None:
+        self.ended = True
+
+
+async def test_a_connection_that_is_accepted_while_the_server_ends_is_closed() -> None:
+    """asyncio makes its transport a turn of the loop later, when nobody looks after it any more."""
+
+    async def never(_: aio.BaseRequest) -> aio.Response:
+        raise AssertionError
+
+    limiter = connection_limits.ConnectionLimiter(aio.Server(never), 4)
+    early = limiter()
+    limiter.close()
+    for protocol in (early, limiter()):
+        transport = Ended()
+        protocol.connection_made(transport)
+        assert transport.ended
+        protocol.connection_lost(None)  # type: ignore[attr-defined]
