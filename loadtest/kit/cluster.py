@@ -71,6 +71,7 @@ class Cluster:
         *,
         agents: int = 2,
         tracker: bool = True,
+        trackers: int = 1,
         environ: dict[str, str] | None = None,
         agent_flags: Sequence[str] = (),
         leash: bool = True,
@@ -82,6 +83,7 @@ class Cluster:
             origin: URL of the storage.
             agents: how many.
             tracker: with one, or every agent alone.
+            trackers: how many; of several, one is active, the first one at first.
             environ: added to the daemons' and commands' environment (storage credentials).
             agent_flags: more flags for each agent.
             leash: the daemons die with this process.
@@ -95,17 +97,21 @@ class Cluster:
         self.key_file = write_key(self.root / "cluster.key")
         self._leash = leash
         self._agent_flags = list(agent_flags)
-        ports = free_ports(agents + 1)
+        ports = free_ports(agents + trackers)
         self._tracked = tracker
-        self.tracker_url = f"http://127.0.0.1:{ports[0]}"
-        self.tracker = self._tracker(ports[0])
-        self.agents = [self._agent(n, port) for n, port in enumerate(ports[1:])]
+        urls = [f"http://127.0.0.1:{port}" for port in ports[:trackers]]
+        self.tracker_url = ",".join(urls)
+        several = ["--lease", "origin"] if trackers > 1 else []
+        self.trackers = [self._tracker(n, port, several) for n, port in enumerate(ports[:trackers])]
+        self.tracker = self.trackers[0]
+        self.agents = [self._agent(n, port) for n, port in enumerate(ports[trackers:])]
 
-    def _tracker(self, port: int) -> Daemon:
+    def _tracker(self, number: int, port: int, flags: list[str]) -> Daemon:
+        name = f"tracker-{number + 1}" if number else "tracker"
         command = [*P2PCACHE, "tracker", "--listen", f"127.0.0.1:{port}", "--origin", self.origin,
-                   "--cluster-key-file", str(self.key_file), "--state-dir", str(self.root / "tracker")]  # fmt: skip
+                   "--cluster-key-file", str(self.key_file), "--state-dir", str(self.root / name), *flags]  # fmt: skip
         url = f"http://127.0.0.1:{port}/healthz"
-        return Daemon("tracker", command, self.root / "tracker.log", ready=lambda: healthy(url),
+        return Daemon(name, command, self.root / f"{name}.log", ready=lambda: healthy(url),
                       environ=self.environ, leash=self._leash)  # fmt: skip
 
     def _agent(self, number: int, port: int) -> Agent:
@@ -128,8 +134,8 @@ class Cluster:
         Raises:
             StartError: one of them doesn't start.
         """
-        if self._tracked:
-            self.tracker.start()
+        for tracker in self.trackers if self._tracked else ():
+            tracker.start()
         for agent in self.agents:
             agent.start(wait=False)
         for agent in self.agents:
@@ -168,7 +174,7 @@ class Cluster:
     def stop(self) -> None:
         """Stop all daemons, agents first, and remove their directories."""
         stop_all([*self.agents])
-        self.tracker.stop()
+        stop_all([*self.trackers])
         shutil.rmtree(self.root, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -186,7 +192,7 @@ class Cluster:
         trace: TracebackType | None,
     ) -> None:
         if error is not None:
-            for daemon in (self.tracker, *self.agents):
+            for daemon in (*self.trackers, *self.agents):
                 print(f"--- {daemon.name}\n{daemon.tail()}")
         self.stop()
 
