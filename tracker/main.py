@@ -86,7 +86,7 @@ async def _stand_by(
     manager: Notifier,
 ) -> None:
     app = StandbyApp(settings, tenure)
-    on_hangup(app.reload)
+    on_hangup(app.read_keys)
     async with app.running(sock):
         manager.ready(app.headline)
         await tenure.wait_for(lambda: stop.asked.is_set() or tenure.active)

@@ -84,7 +84,8 @@ def run(plan: Plan) -> Report:
     """One storm and its rivals, on one set of links."""
     trouble = Trouble.of(plan)
     proxy = any(f.proxy for f in trouble.faults)
-    with Arena(plan, proxy=proxy, liars=trouble.liars(plan)) as arena:
+    standby = any(f.standby for f in trouble.faults)
+    with Arena(plan, proxy=proxy, liars=trouble.liars(plan), standby=standby) as arena:
         links = arena.measure_links()
         say(
             f"goodput: {links.node * 8e-6:.1f} Mbit/s between nodes, {links.origin * 8e-6:.1f} from the origin"

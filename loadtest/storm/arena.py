@@ -2,10 +2,12 @@
 
 import contextlib
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
+from unittest import mock
 
 from loadtest.kit.cluster import (
     Agent,
@@ -21,32 +23,44 @@ from loadtest.kit.models import make_model
 from loadtest.kit.netns import Fabric, Host, in_namespace, mount_small_disk
 from loadtest.storm.origin import OriginServer
 from loadtest.storm.plan import Links, Plan
+from p2pcache.io.origins import open_origin
 
 TRACKER_PORT = 7400
 AGENT_PORT = 7401
 READY_S = 60.0  # sixteen interpreters start on two cores, and more in
 READY_NODE_S = 3.0  # for each: one takes a second of a core, which others may share
 REF = "storm/model:v1"
+TENURE_KEY = "p2pcache/v1/trackers/p2pcache-tracker"  # of the setting lease_name's default
 LEASE_ENDS = "p2pcache_tracker_lease_ends_total"
 COARSE = [sys.executable, "-m", "loadtest.kit.coarse"]
-CORE, LEFT, RIGHT = 0, 1, 2  # groups of hosts; `split` cuts RIGHT from LEFT
+# Groups of hosts: `split` cuts RIGHT from LEFT, and TRACKER is the active one of two trackers.
+CORE, LEFT, RIGHT, TRACKER = 0, 1, 2, 3
 STOP_S = 5.0  # what they still upload to each other is of no interest
 
 
 class Arena:
     """Everything that a storm runs on. A context manager; leaving it removes all of it."""
 
-    def __init__(self, plan: Plan, *, proxy: bool, liars: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        proxy: bool,
+        liars: frozenset[int] = frozenset(),
+        standby: bool = False,
+    ) -> None:
         """Describe it.
 
         Args:
             plan: sizes and rates.
             proxy: put the fault proxy before the S3 server.
             liars: nodes whose agents serve corrupt chunks.
+            standby: two trackers, which agree by a record in the origin; the first is active at first.
         """
         self.plan = plan
         self._proxy = proxy
         self._liars = liars
+        self._standby = standby
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -65,7 +79,8 @@ class Arena:
         self.fabric = self._stack.enter_context(Fabric(plan.delay_s))
         self.work = self.fabric.work
         self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
-        self.tracker_host = self.fabric.add("tracker", group=LEFT)
+        names = {"tracker": TRACKER, "standby": LEFT} if self._standby else {"tracker": LEFT}
+        self.tracker_hosts = [self.fabric.add(name, group=group) for name, group in names.items()]
         for _ in range(plan.racks):
             self.fabric.add_rack(plan.uplink)
         self.node_hosts = [
@@ -83,42 +98,52 @@ class Arena:
         self._stack.enter_context(self.origin)
         self.environ = clean_environ(self.work) | self.origin.environ
         self._key = write_key(self.work / "cluster.key")
-        self.tracker = self._tracker()
+        self.trackers = [self._tracker(host) for host in self.tracker_hosts]
+        self.tracker = self.trackers[0]
         self.agents = [self._agent(n, host) for n, host in enumerate(self.node_hosts)]
         self._stack.callback(self._save_logs)
-        self._stack.callback(stop_all, [*self.agents, self.tracker], STOP_S)
+        self._stack.callback(stop_all, [*self.agents, *self.trackers], STOP_S)
 
     def _save_logs(self) -> None:
         if self.plan.logs:
             folder = Path(self.plan.logs)
             folder.mkdir(parents=True, exist_ok=True)
-            for daemon in (self.tracker, *self.agents):
+            for daemon in (*self.trackers, *self.agents):
                 (folder / f"{daemon.name}.log").write_text(daemon.log())
 
     def _group(self, node: int) -> int:
         return LEFT if node < (self.plan.nodes + 1) // 2 else RIGHT
 
-    def _tracker(self) -> Daemon:
-        host = self.tracker_host
+    def _tracker(self, host: Host) -> Daemon:
+        several = ["--lease", "origin"] if self._standby else []
+        name = host.name
         command = [*P2PCACHE, "tracker", "--listen", f"{host.address}:{TRACKER_PORT}",
                    "--origin", self.origin.url, "--cluster-key-file", str(self._key),
-                   "--state-dir", str(self.work / "tracker"), *self.plan.tracker_flags]  # fmt: skip
-        url = f"{self._tracker_url}/healthz"
-        return Daemon("tracker", command, self.work / "tracker.log", environ=self.environ,
+                   "--state-dir", str(self.work / name), *several, *self.plan.tracker_flags]  # fmt: skip
+        url = f"http://{host.address}:{TRACKER_PORT}/healthz"
+        return Daemon(name, command, self.work / f"{name}.log", environ=self.environ,
                       ready=lambda: in_namespace(host, lambda: healthy(url)),
                       prefix=host.prefix)  # fmt: skip
 
     @property
     def _tracker_url(self) -> str:
-        return f"http://{self.tracker_host.address}:{TRACKER_PORT}"
+        return ",".join(f"http://{host.address}:{TRACKER_PORT}" for host in self.tracker_hosts)
 
     def lease_ends(self) -> dict[str, int]:
-        """How many leases have ended so far, by why; {} without a tracker."""
-        if not self.tracker.alive:
-            return {}
-        url = f"{self._tracker_url}/metrics"
-        found = in_namespace(self.tracker_host, lambda: metric_values(url, LEASE_ENDS))
-        return {labels["reason"]: int(value) for labels, value in found}
+        """How many leases have ended so far, by why, as the last tracker counts that lives; {} without one."""
+        for host, tracker in zip(self.tracker_hosts[::-1], self.trackers[::-1], strict=True):
+            if tracker.alive:
+                url = f"http://{host.address}:{TRACKER_PORT}/metrics"
+                found = in_namespace(host, lambda url=url: metric_values(url, LEASE_ENDS))
+                return {labels["reason"]: int(value) for labels, value in found}
+        return {}
+
+    def forget_tenure(self) -> None:
+        """Delete the record of the active tracker: the standby takes over, and for a moment two are active."""
+        with mock.patch.dict(os.environ, self.origin.environ):
+            origin = open_origin(self.origin.url)
+            in_namespace(self.origin_host, lambda: origin.delete(TENURE_KEY))
+            origin.close()
 
     def _agent(self, number: int, host: Host) -> Agent:
         flags = ["--listen", f"{host.address}:{AGENT_PORT}", "--tracker", self._tracker_url,
@@ -137,7 +162,8 @@ class Arena:
 
     def start(self) -> None:
         """Start tracker and agents, and wait until each has met the tracker and opened the origin."""
-        self.tracker.start()
+        for tracker in self.trackers:
+            tracker.start()
         for agent in self.agents:
             agent.start(wait=False)
         limit_s = max(READY_S, READY_NODE_S * len(self.agents))
@@ -171,7 +197,7 @@ class Arena:
 
     def cpu_s(self) -> dict[str, float]:
         """CPU seconds so far of every part that lives, by name."""
-        daemons = [d for d in (self.tracker, *self.agents) if d.alive]
+        daemons = [d for d in (*self.trackers, *self.agents) if d.alive]
         return {d.name: d.cpu_s() for d in daemons} | {"origin": self.origin.cpu_s()}
 
     def small_disk(self, node: int, size_bytes: int) -> None:

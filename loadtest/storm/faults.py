@@ -1,16 +1,20 @@
 """The faults by name: what each does, to whom, when, and what must come of it."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadtest.storm.arena import AGENT_PORT, LEFT, RIGHT, Arena
+from loadtest.storm.arena import AGENT_PORT, CORE, LEFT, RIGHT, TRACKER, Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
 from p2pcache.io.files.indexing import index_directory
 
 SPLIT_S = 10.0
 SLOW_FACTOR = 10
+TAKEOVER = 0.3  # of T_LB
+FROZEN_S = 15.0  # longer than a tenure: the other tracker has taken over
 FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 32 ms are for 4 MiB at 25 Gbit/s
 
 
@@ -26,6 +30,7 @@ class Fault:
         alpha: what the origin may at most be read, per byte of the model.
         proxy: needs the fault proxy before the S3 server.
         liar: the unlucky node serves corrupt chunks.
+        standby: there are two trackers.
         late: the unlucky start at half of T_LB.
         half: the second half of the nodes is unlucky, not only the last one.
         prepare: called before the daemons start.
@@ -40,6 +45,7 @@ class Fault:
     alpha: float = 1.05
     proxy: bool = False
     liar: bool = False
+    standby: bool = False
     late: bool = False
     half: bool = False
     prepare: Callable[[Arena], None] = lambda _arena: None
@@ -62,6 +68,37 @@ def _kill_tracker(arena: Arena, t_lb: float) -> list[Act]:
 
 def _lose_tracker(arena: Arena, t_lb: float) -> list[Act]:
     return [Act(min(1.0, t_lb / 10), "SIGKILL to the tracker, for good", arena.tracker.kill)]
+
+
+def _take_over(arena: Arena, t_lb: float) -> list[Act]:
+    return [Act(TAKEOVER * t_lb, "SIGKILL to the active tracker, for good", arena.tracker.kill)]
+
+
+def _freeze_tracker(arena: Arena, t_lb: float) -> list[Act]:
+    def send(number: signal.Signals) -> Callable[[], None]:
+        return lambda: os.kill(arena.tracker.pid, number)
+
+    begin = TAKEOVER * t_lb
+    return [
+        Act(begin, "SIGSTOP to the active tracker", send(signal.SIGSTOP)),
+        Act(begin + FROZEN_S, "SIGCONT to it", send(signal.SIGCONT)),
+    ]
+
+
+def _cut_tracker(arena: Arena, t_lb: float) -> list[Act]:
+    def each(change: Callable[[int, int], None]) -> Callable[[], None]:
+        return lambda: [change(TRACKER, group) for group in (CORE, LEFT, RIGHT)] and None
+
+    begin = TAKEOVER * t_lb
+    return [
+        Act(begin, "the active tracker is cut off", each(arena.fabric.cut)),
+        Act(begin + FROZEN_S, "it is back", each(arena.fabric.mend)),
+    ]
+
+
+def _two_trackers(arena: Arena, t_lb: float) -> list[Act]:
+    text = "the record of the active tracker is deleted: the standby is active, too"
+    return [Act(TAKEOVER * t_lb, text, arena.forget_tenure)]
 
 
 def _origin_fault(kind: str) -> Callable[[Arena, float], list[Act]]:
@@ -111,6 +148,20 @@ FAULTS: dict[str, Fault] = {
     ),
     "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
     "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
+    "tracker-takeover": Fault(
+        "SIGKILL to the active one of two trackers at 30 % of T_LB", standby=True, alpha=1.01, acts=_take_over
+    ),
+    "tracker-frozen": Fault(
+        "SIGSTOP to the active one of two trackers at 30 % of T_LB; it goes on when the other one is active",
+        standby=True, alpha=1.01, acts=_freeze_tracker,
+    ),
+    "tracker-cut": Fault(
+        "the active one of two trackers is cut off at 30 % of T_LB, and comes back", standby=True, alpha=1.01,
+        acts=_cut_tracker,
+    ),
+    "tracker-two": Fault(
+        "two trackers are active at once for a moment, at 30 % of T_LB", standby=True, acts=_two_trackers
+    ),
     "origin-503": Fault("the origin answers 503 for a while", proxy=True, acts=_origin_fault("busy")),
     "origin-reset": Fault("the origin resets connections midway for a while", proxy=True, acts=_origin_fault("reset")),
     "origin-stall": Fault("the origin accepts and says nothing for a while", proxy=True, acts=_origin_fault("stall")),

@@ -106,7 +106,7 @@ class Candidacy:
         """
         while True:
             async with self._calling:
-                call = self._candidate.step(self._clock())
+                call = self._candidate.next_call(self._clock())
                 if call is not None:
                     await self._perform(call)
             self._tell()

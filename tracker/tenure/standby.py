@@ -99,7 +99,7 @@ class StandbyApp:
             self._closing = True
             await self._send_away()
 
-    def reload(self) -> None:
+    def read_keys(self) -> None:
         """SIGHUP: read key and certificate again."""
         self._key.reload()
         if self.tls is not None:

@@ -140,10 +140,10 @@ class Candidate:
         return record.url
 
     def next_wakeup(self) -> float:
-        """When `step` has something to do next; never while a call is under way."""
+        """When `next_call` has something to do next; never while a call is under way."""
         return inf if self._under_way else self._due
 
-    def step(self, now: float) -> Look | Write | None:
+    def next_call(self, now: float) -> Look | Write | None:
         """The call that is due; None: none is, or one is under way."""
         if self._under_way or now < self._due:
             return None

@@ -31,16 +31,16 @@ def candidate(url: str = A, *, now: float = 0.0, first: int = 1) -> Candidate:
 
 def taken(one: Candidate, now: float = 0.0) -> Write:
     """Let a candidate take an empty store."""
-    assert one.step(now) == Look()
+    assert one.next_call(now) == Look()
     one.on_seen(None, now)
-    write = one.step(now)
+    write = one.next_call(now)
     assert isinstance(write, Write)
     one.on_written(write, f"v{write.record.renewal}", now)
     return write
 
 
 def renewed(one: Candidate, now: float) -> Write:
-    write = one.step(now)
+    write = one.next_call(now)
     assert isinstance(write, Write)
     return write
 
@@ -62,7 +62,7 @@ def test_an_empty_store_is_taken_at_once() -> None:
 def test_a_tenure_is_renewed_and_keeps_its_generation() -> None:
     one = candidate()
     taken(one)
-    assert one.step(2.9) is None
+    assert one.next_call(2.9) is None
     write = renewed(one, 3.0)
     assert write.expect == "v1"
     assert write.record.generation == 1
@@ -74,11 +74,11 @@ def test_a_tenure_is_renewed_and_keeps_its_generation() -> None:
 def test_without_renewals_the_holder_stops_before_anybody_else_begins() -> None:
     one, other = candidate(A), candidate(B)
     record = taken(one).record
-    other.step(0.0)
+    other.next_call(0.0)
     other.on_seen((record, "v1"), 0.0)
     assert one.may_act(8.9)
     assert not one.may_act(9.0)
-    assert other.step(9.9) == Look()
+    assert other.next_call(9.9) == Look()
     other.on_seen((record, "v1"), 9.9)
     write = renewed(other, 10.9)
     assert write.expect == "v1"
@@ -88,13 +88,13 @@ def test_without_renewals_the_holder_stops_before_anybody_else_begins() -> None:
 def test_a_renewal_that_a_standby_sees_makes_it_wait_again() -> None:
     other = candidate(B)
     first = TenureRecord("x", A, 7, 1, 10.0)
-    other.step(0.0)
+    other.next_call(0.0)
     other.on_seen((first, "v1"), 0.0)
     assert other.active_url(5.0) == A
-    other.step(9.0)
+    other.next_call(9.0)
     other.on_seen((TenureRecord("x", A, 7, 2, 10.0), "v2"), 9.0)
     for now in (12.0, 18.5):
-        assert other.step(now) == Look()
+        assert other.next_call(now) == Look()
         other.on_seen((TenureRecord("x", A, 7, 2, 10.0), "v2"), now)
     assert renewed(other, 19.5).record.generation == 8
     assert other.active_url(19.5) == ""
@@ -107,8 +107,8 @@ def test_a_tenure_that_was_given_back_is_taken_at_once() -> None:
     assert given_back is not None
     assert given_back.expect == "v1"
     assert not one.active
-    assert one.step(100.0) is None
-    other.step(1.0)
+    assert one.next_call(100.0) is None
+    other.next_call(1.0)
     other.on_seen((given_back.record, "v2"), 1.0)
     assert renewed(other, 1.0).record.generation == 2
 
@@ -121,7 +121,7 @@ def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_ol
     one = candidate()
     taken(one)
     assert not one.may_act(60.0)  # before anything was asked
-    assert one.step(60.0) == Look()  # a TTL after the end it counts itself out
+    assert one.next_call(60.0) == Look()  # a TTL after the end it counts itself out
     assert not one.active
     one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 60.0)
     assert not one.active
@@ -134,7 +134,7 @@ def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
     write = renewed(one, 12.0)
     assert not one.may_act(12.0)
     one.on_conflict(12.0)
-    assert one.step(12.0) == Look()
+    assert one.next_call(12.0) == Look()
     one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 12.0)
     assert not one.active
     assert write.expect == "v1"
@@ -158,7 +158,7 @@ def test_a_write_whose_answer_was_lost_counts_from_its_beginning() -> None:
     again = renewed(one, 6.0)
     assert again.expect == "v1"
     one.on_conflict(6.1)
-    assert one.step(6.1) == Look()
+    assert one.next_call(6.1) == Look()
     one.on_seen((lost.record, "v2"), 6.2)
     assert one.active
     assert one.may_act(11.9)
@@ -167,14 +167,14 @@ def test_a_write_whose_answer_was_lost_counts_from_its_beginning() -> None:
 
 def test_a_takeover_whose_answer_was_lost_is_found_by_the_next_look() -> None:
     one = candidate()
-    one.step(0.0)
+    one.next_call(0.0)
     one.on_seen(None, 0.0)
     lost = renewed(one, 0.0)
     one.on_failed(2.5)
     assert not one.may_act(2.5)
     renewed(one, 3.0)
     one.on_conflict(3.0)
-    assert one.step(3.0) == Look()
+    assert one.next_call(3.0) == Look()
     one.on_seen((lost.record, "v1"), 3.0)
     assert one.active
     assert one.may_act(8.9)
@@ -187,7 +187,7 @@ def test_a_deleted_record_ends_the_tenure_and_the_next_generation_is_greater() -
     assert one.generation == 1_700_000_000
     renewed(one, 3.0)
     one.on_conflict(3.0)
-    one.step(3.0)
+    one.next_call(3.0)
     one.on_seen(None, 3.0)
     assert not one.active
     assert renewed(one, 3.0).record.generation == 1_700_000_001
@@ -195,11 +195,11 @@ def test_a_deleted_record_ends_the_tenure_and_the_next_generation_is_greater() -
 
 def test_a_store_that_fails_is_asked_again_and_not_at_once() -> None:
     one = candidate()
-    assert one.step(0.0) == Look()
-    assert one.step(0.1) is None  # one call at a time
+    assert one.next_call(0.0) == Look()
+    assert one.next_call(0.1) is None  # one call at a time
     one.on_failed(2.5)
-    assert one.step(2.9) is None
-    assert one.step(3.0) == Look()
+    assert one.next_call(2.9) is None
+    assert one.next_call(3.0) == Look()
 
 
 @pytest.mark.parametrize("data", [
@@ -307,7 +307,7 @@ class World:
             return
         if self.jumps and dice.random() < 0.003:
             player.offset += dice.choice([1.0, 6.0, 30.0])
-        asked = player.one.step(player.clock(real))
+        asked = player.one.next_call(player.clock(real))
         if asked is None:
             return
         player.call += 1
