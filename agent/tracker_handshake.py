@@ -76,7 +76,7 @@ async def settle(
     except RemoteProtocolError:
         if not news or socket.close_code != aiohttp.WSCloseCode.GOING_AWAY:
             raise
-        route.on_lost(target, silent=False)  # it is the active one in a moment
+        route.on_lost(target, away=False)  # it is the active one in a moment
         raise link_trouble.Elsewhere(target.url) from None
     except TimeoutError:
         if not news:

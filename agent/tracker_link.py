@@ -39,7 +39,8 @@ from p2pcache.io.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
-HANDSHAKE_S = 10.0  # docs/protocol.md; from the first packet to `Settled`
+HANDSHAKE_S = 10.0  # docs/protocol.md; to connect, and then to `Settled`
+DIAL_S = 3.0  # to connect, while another tracker may be the active one
 SILENCE_S = 10.0  # docs/protocol.md
 LOOKS = 10  # at a connection within SILENCE_S
 PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
@@ -213,13 +214,18 @@ class TrackerLink:
     async def _member(self, session: aiohttp.ClientSession, target: Target) -> None:
         socket: aiohttp.ClientWebSocketResponse | None = None
         try:
+            limit_s = DIAL_S if self._route.more else HANDSHAKE_S
             try:
-                async with asyncio.timeout(HANDSHAKE_S):
+                async with asyncio.timeout(limit_s):
                     socket = await self._dial(session)
+                limit_s = HANDSHAKE_S
+                async with asyncio.timeout(limit_s):
                     settled = await self._join(socket, target)
             except TimeoutError:
-                raise Unreachable(f"it didn't answer in {HANDSHAKE_S:.0f} s") from None
+                raise Unreachable(f"it didn't answer in {limit_s:.0f} s") from None
             await self._stay(socket, settled, target)
+            if socket.close_code == aiohttp.WSCloseCode.GOING_AWAY:  # it ends, or is a standby now
+                self._route.on_lost(target, away=True)
         finally:
             if socket is not None:
                 with contextlib.suppress(TimeoutError):
@@ -290,7 +296,7 @@ class TrackerLink:
         finally:
             for task in helpers:
                 task.cancel()
-            self._route.on_lost(target, silent=silent)
+            self._route.on_lost(target, away=silent)
             self._went_down(why)
 
     async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:

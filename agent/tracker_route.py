@@ -61,8 +61,8 @@ class TrackerRoute:
         self._all: list[Target] = []  # of this round
         self._left: deque[Target] = deque()  # to be dialled in this round
         self._tried: set[Target] = set()
-        self._last: Target | None = None  # goes first in the next round, or last if it fell silent
-        self._was_silent = False
+        self._last: Target | None = None  # goes first in the next round, or last if it is away
+        self._away = False
 
     @property
     def more(self) -> bool:
@@ -77,15 +77,15 @@ class TrackerRoute:
         self._tried.add(target)
         return target
 
-    def on_lost(self, target: Target, *, silent: bool) -> None:
+    def on_lost(self, target: Target, *, away: bool) -> None:
         """We were with this tracker; the next round begins.
 
         Args:
-            target: the tracker.
-            silent: it said nothing any more, so that others are dialled first.
+            target: the tracker, which is dialled first.
+            away: it fell silent, or said goodbye: it is dialled last.
         """
         self._left.clear()
-        self._last, self._was_silent = target, silent
+        self._last, self._away = target, away
 
     def lead_to(self, active: str, *, again: bool = False) -> bool:
         """A standby named the active tracker; whether that one is dialled next.
@@ -124,7 +124,7 @@ class TrackerRoute:
         found = list(dict.fromkeys(found))[:MOST]
         if self._last in found:
             found.remove(self._last)
-            found.insert(len(found) if self._was_silent else 0, self._last)
+            found.insert(len(found) if self._away else 0, self._last)
         self._all, self._left = found, deque(found)
         self._tried, self._last = set(), None
 

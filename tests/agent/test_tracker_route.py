@@ -52,7 +52,7 @@ async def test_a_name_with_many_addresses_is_no_way_to_make_an_agent_dial_for_ev
 async def test_the_tracker_that_was_lost_is_dialled_first_again() -> None:
     route = TrackerRoute(f"{A},{B},{C}", alone)
     await next_targets(route, 2)
-    route.on_lost(Target(B), silent=False)
+    route.on_lost(Target(B), away=False)
     assert not route.more
     assert await next_targets(route, 3) == [B, A, C]
     assert await next_targets(route, 3) == [A, B, C]
@@ -61,7 +61,7 @@ async def test_the_tracker_that_was_lost_is_dialled_first_again() -> None:
 async def test_a_tracker_that_fell_silent_is_dialled_last() -> None:
     route = TrackerRoute(f"{A},{B},{C}", alone)
     await next_targets(route, 1)
-    route.on_lost(Target(A), silent=True)
+    route.on_lost(Target(A), away=True)
     assert await next_targets(route, 3) == [B, C, A]
 
 

@@ -128,6 +128,46 @@ def test_racks_and_sites_are_those_of_the_component(tmp_path: Path) -> None:
     ]
 
 
+def test_two_trackers_are_those_of_the_component(tmp_path: Path) -> None:
+    kustomize("overlays/s3", tmp_path)  # makes the copy that is changed now
+    overlay = tmp_path / "kubernetes/overlays/s3/kustomization.yaml"
+    text = overlay.read_text().replace("# components:", "components:")
+    overlay.write_text(
+        text.replace("#   - ../../components/two-trackers", "  - ../../components/two-trackers")
+    )
+    ours = {key(each): plain(each) for each in kustomize("overlays/s3", tmp_path)}
+    objects = render({**ORIGIN, "tracker": {"replicas": 2}})
+    theirs = {key(each): plain(each) for each in objects}
+    names = [
+        (kind, "p2pcache-tracker") for kind in ("Service", "Deployment", "Role", "RoleBinding")
+    ]
+    for each in names:
+        assert sorted_env(theirs[each]) == sorted_env(ours[each])
+    for found in objects:
+        kubernetes_validate.validate(found, "1.37", strict=True)
+    assert theirs["Service", "p2pcache-tracker"]["spec"]["clusterIP"] == "None"
+    spec = theirs["Deployment", "p2pcache-tracker"]["spec"]
+    assert (spec["replicas"], spec["strategy"]["type"]) == (2, "RollingUpdate")
+    pod = spec["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    env = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    assert env["P2PCACHE_LEASE"] == "kubernetes"
+    lease = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
+    assert theirs["Role", "p2pcache-tracker"]["rules"] == [
+        {**lease, "resourceNames": [env["P2PCACHE_LEASE_NAME"]], "verbs": ["get", "update"]},
+        {**lease, "verbs": ["create"]},
+    ]
+
+
+def sorted_env(each: dict[str, Any]) -> dict[str, Any]:
+    """Patches of kustomize put new variables first, the chart puts them last."""
+    for container in (
+        each["spec"]["template"]["spec"]["containers"] if each["kind"] == "Deployment" else ()
+    ):
+        container["env"] = sorted(container["env"], key=lambda one: str(one["name"]))
+    return each
+
+
 MONITORED = {
     "labels": {"release": "prometheus"},
     "podMonitor": {"enabled": True},
