@@ -257,8 +257,7 @@ def tenure_metrics(candidacy: Candidacy | None) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "p2pcache_tracker_active", "1 on the active tracker.", value=int(active)
     )
-    if candidacy is not None:
-        yield GaugeMetricFamily(
-            "p2pcache_tracker_generation", "Of the latest tenure; grows when the tracker moves.",
-            value=candidacy.generation,
-        )  # fmt: skip
+    yield GaugeMetricFamily(
+        "p2pcache_tracker_generation", "Of the latest tenure; it grows when the tracker moves. 0: this is the only one.",
+        value=0 if candidacy is None else candidacy.generation,
+    )  # fmt: skip
