@@ -102,11 +102,11 @@ class Cluster:
         urls = [f"http://127.0.0.1:{port}" for port in ports[:trackers]]
         self.tracker_url = ",".join(urls)
         several = ["--lease", "origin"] if trackers > 1 else []
-        self.trackers = [self._tracker(n, port, several) for n, port in enumerate(ports[:trackers])]
+        self.trackers = [self._tracker(port, n, several) for n, port in enumerate(ports[:trackers])]
         self.tracker = self.trackers[0]
         self.agents = [self._agent(n, port) for n, port in enumerate(ports[trackers:])]
 
-    def _tracker(self, number: int, port: int, flags: list[str]) -> Daemon:
+    def _tracker(self, port: int, number: int, flags: list[str], /) -> Daemon:
         name = f"tracker-{number + 1}" if number else "tracker"
         command = [*P2PCACHE, "tracker", "--listen", f"127.0.0.1:{port}", "--origin", self.origin,
                    "--cluster-key-file", str(self.key_file), "--state-dir", str(self.root / name), *flags]  # fmt: skip

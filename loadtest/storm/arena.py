@@ -80,7 +80,9 @@ class Arena:
         self.work = self.fabric.work
         self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
         names = {"tracker": TRACKER, "standby": LEFT} if self._standby else {"tracker": LEFT}
-        self.tracker_hosts = [self.fabric.add(name, group=group) for name, group in names.items()]
+        self.tracker_hosts = {
+            name: self.fabric.add(name, group=group) for name, group in names.items()
+        }
         for _ in range(plan.racks):
             self.fabric.add_rack(plan.uplink)
         self.node_hosts = [
@@ -98,7 +100,7 @@ class Arena:
         self._stack.enter_context(self.origin)
         self.environ = clean_environ(self.work) | self.origin.environ
         self._key = write_key(self.work / "cluster.key")
-        self.trackers = [self._tracker(host) for host in self.tracker_hosts]
+        self.trackers = [self._tracker(*named) for named in self.tracker_hosts.items()]
         self.tracker = self.trackers[0]
         self.agents = [self._agent(n, host) for n, host in enumerate(self.node_hosts)]
         self._stack.callback(self._save_logs)
@@ -114,9 +116,8 @@ class Arena:
     def _group(self, node: int) -> int:
         return LEFT if node < (self.plan.nodes + 1) // 2 else RIGHT
 
-    def _tracker(self, host: Host) -> Daemon:
+    def _tracker(self, name: str, host: Host) -> Daemon:
         several = ["--lease", "origin"] if self._standby else []
-        name = host.name
         command = [*P2PCACHE, "tracker", "--listen", f"{host.address}:{TRACKER_PORT}",
                    "--origin", self.origin.url, "--cluster-key-file", str(self._key),
                    "--state-dir", str(self.work / name), *several, *self.plan.tracker_flags]  # fmt: skip
@@ -127,16 +128,19 @@ class Arena:
 
     @property
     def _tracker_url(self) -> str:
-        return ",".join(f"http://{host.address}:{TRACKER_PORT}" for host in self.tracker_hosts)
+        return ",".join(
+            f"http://{host.address}:{TRACKER_PORT}" for host in self.tracker_hosts.values()
+        )
 
     def lease_ends(self) -> dict[str, int]:
         """How many leases have ended so far, by why, as the last tracker counts that lives; {} without one."""
-        for host, tracker in zip(self.tracker_hosts[::-1], self.trackers[::-1], strict=True):
-            if tracker.alive:
-                url = f"http://{host.address}:{TRACKER_PORT}/metrics"
-                found = in_namespace(host, lambda url=url: metric_values(url, LEASE_ENDS))
-                return {labels["reason"]: int(value) for labels, value in found}
-        return {}
+        hosts = zip(self.tracker_hosts.values(), self.trackers, strict=True)
+        living = [host for host, tracker in hosts if tracker.alive]
+        if not living:
+            return {}
+        url = f"http://{living[-1].address}:{TRACKER_PORT}/metrics"
+        found = in_namespace(living[-1], lambda: metric_values(url, LEASE_ENDS))
+        return {labels["reason"]: int(value) for labels, value in found}
 
     def forget_tenure(self) -> None:
         """Delete the record of the active tracker: the standby takes over, and for a moment two are active."""

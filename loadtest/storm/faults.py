@@ -87,7 +87,11 @@ def _freeze_tracker(arena: Arena, t_lb: float) -> list[Act]:
 
 def _cut_tracker(arena: Arena, t_lb: float) -> list[Act]:
     def each(change: Callable[[int, int], None]) -> Callable[[], None]:
-        return lambda: [change(TRACKER, group) for group in (CORE, LEFT, RIGHT)] and None
+        def perform() -> None:
+            for group in (CORE, LEFT, RIGHT):
+                change(TRACKER, group)
+
+        return perform
 
     begin = TAKEOVER * t_lb
     return [

@@ -20,7 +20,7 @@ HEAD = """\
 """
 TITLES = {
     "agent": "A node in a cluster needs listen, tracker and cluster_key_file; the origin comes from the tracker.",
-    "tracker": "The one tracker needs listen, origin and cluster_key_file.",
+    "tracker": "A tracker needs listen, origin and cluster_key_file.",
     "client": "The commands find the local agent by themselves; nothing here is needed.",
 }
 

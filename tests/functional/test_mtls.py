@@ -33,7 +33,7 @@ class TlsCluster(Cluster):
         super().__init__(origin, **options)
         self.key_file.unlink()
 
-    def _tracker(self, port: int) -> Daemon:
+    def _tracker(self, port: int, /, *_: Any) -> Daemon:
         self.tracker_url = f"https://127.0.0.1:{port}"
         self.tracker_files = self.authority.files("tracker", "tracker")
         command = [*P2PCACHE, "tracker", "--listen", f"127.0.0.1:{port}", "--origin", self.origin,

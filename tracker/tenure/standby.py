@@ -258,6 +258,6 @@ def tenure_metrics(candidacy: Candidacy | None) -> Iterator[Metric]:
         "p2pcache_tracker_active", "1 on the active tracker.", value=int(active)
     )
     yield GaugeMetricFamily(
-        "p2pcache_tracker_generation", "Of the latest tenure; it grows when the tracker moves. 0: this is the only one.",
+        "p2pcache_tracker_generation", "Of the latest tenure; grows when the tracker moves. 0: this is the only one.",
         value=0 if candidacy is None else candidacy.generation,
     )  # fmt: skip
