@@ -191,3 +191,21 @@ def test_a_level_is_known_in_any_case() -> None:
     assert level("WARNING") == "warning"
     with pytest.raises(UsageError, match="loud"):
         level("loud")
+
+
+class Several(msgspec.Struct, frozen=True, kw_only=True):
+    tracker: str = ""
+    listen: str = ""
+
+
+def test_a_setting_of_several_values_may_be_a_list(tmp_path: Path) -> None:
+    file = write(tmp_path, '[agent]\ntracker = ["http://a:1", "http://b:1"]\n')
+    assert config.load(Several, "agent", file=file, environ={}).settings.tracker == (
+        "http://a:1,http://b:1"
+    )
+    flags = {"tracker": ("http://c:1",)}
+    loaded = config.load(Several, "agent", file=file, environ={}, flags=flags)
+    assert loaded.settings.tracker == "http://c:1"
+    for bad in ('tracker = ["a", 1]', "tracker = 5", 'listen = ["a"]'):
+        with pytest.raises(UsageError, match="doesn't fit"):
+            config.load(Several, "agent", file=write(tmp_path, f"[agent]\n{bad}\n"), environ={})

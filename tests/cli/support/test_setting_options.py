@@ -5,6 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.commands.program.config import SECTIONS
 from p2pcache.cli.support.setting_options import field_docs
 from tests.cli.conftest import Run
@@ -49,3 +50,17 @@ def test_a_daemon_takes_its_settings_from_everywhere(
         "file:///x",
     )
     assert settings["insecure"] is True
+
+
+@pytest.mark.parametrize("words", [
+    ["--tracker", "http://a:1,http://b:1"], ["--tracker", "http://a:1", "--tracker", "http://b:1"],
+])  # fmt: skip
+def test_several_trackers_are_one_flag_or_two(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    got: list[AgentSettings] = []
+    monkeypatch.setattr("p2pcache.agent.main.run", lambda settings: got.append(settings) or 0)
+    run("agent", *words, standalone_mode=False)
+    assert got[0].tracker == "http://a:1,http://b:1"
+    run("agent", env={"P2PCACHE_TRACKER": "http://c:1"}, standalone_mode=False)
+    assert got[1].tracker == "http://c:1"
