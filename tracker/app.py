@@ -96,14 +96,14 @@ class TrackerApp:
             remembered=self._notes.load_members(self._clock.wall()),
         )
         self._tenure = tenure
-        if tenure is not None:
-            self.tracking.may_grant = tenure.may_act
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
         self._last_hour = LastHour(self.tracking, self._clock)
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
         questions = Questions(self.catalog, self._answers, warming, of_nodes)
+        if tenure is not None:
+            self.tracking.may_grant = questions.may_write = tenure.may_act
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, last_hour=self._last_hour,

@@ -1,6 +1,7 @@
 """Answers to the questions of members (`Ask`): refs, manifests, nodes, status, tags."""
 
 import contextlib
+from collections.abc import Callable
 
 import msgspec
 
@@ -13,7 +14,7 @@ from p2pcache.core.protocol.messages import (
     Ask,
     Refusal,
 )
-from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.errors import P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.answers import Answers, Made
 from p2pcache.tracker.catalog import Catalog
@@ -46,6 +47,7 @@ class Questions:
         self.warming = warming
         self.of_nodes = of_nodes
         self.counts: dict[tuple[str, str], int] = {}
+        self.may_write: Callable[[], bool] = lambda: True  # whether we alone write tags for agents
         self._catalog = catalog
         self._answers = answers
 
@@ -128,6 +130,8 @@ class Questions:
             raise UsageError(f"not a tag_put: {error}") from None
         if not is_digest(wish.digest):
             raise UsageError("not a manifest digest")
+        if not self.may_write():
+            raise Unreachable("this tracker may not be the active one any more; try again")
         return await self._catalog.put_tag(Ref.parse(wish.ref), wish.digest, wish.expect_generation)
 
     def _count(self, kind: str, outcome: str) -> None:

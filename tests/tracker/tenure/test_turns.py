@@ -216,6 +216,8 @@ async def test_a_tracker_that_was_held_up_grants_nothing_and_finds_its_generatio
         await member.until(lambda: Y in member.known)  # it is heard, and gets no leases
         await member.beat()
         assert (await get(a.address, "/readyz"))[0] == 503
+        with pytest.raises(Unreachable, match="active"):  # two might write tags
+            await member.ask("tag_put", f'{{"ref": "m:v1", "digest": "{X}"}}')
         assert len(member.origin_reads) == 4
         held.set()
         assert await member.wait_closed() == aiohttp.WSCloseCode.GOING_AWAY

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from loadtest.kit.cluster import Cluster, write_key
+from loadtest.kit.cluster import Cluster, free_ports, write_key
 from p2pcache import __version__
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
@@ -73,6 +73,17 @@ def test_a_good_cluster(run: Run, cluster: Cluster) -> None:
     assert "within 1 s of the tracker's" in found["clock"]["measured"]
     assert found["key"]["level"] == "ok"
     assert len(agent.client.nodes()) == 1  # nobody heard of us
+
+
+def test_of_several_trackers_one_will_do(run: Run, cluster: Cluster) -> None:
+    agent, nobody = cluster.agents[0], f"http://127.0.0.1:{free_ports(1)[0]}"
+    code, found = report(
+        run, "--cache-dir", agent.cache_dir, "--tracker", nobody, "--tracker", cluster.tracker_url,
+        "--agent", agent.url, "--cluster-key-file", cluster.key_file,
+    )  # fmt: skip
+    assert code == 0, found
+    assert found["tracker"]["measured"].startswith(cluster.tracker_url)
+    assert found["origin"]["measured"].startswith(cluster.origin)
 
 
 def test_an_agent_with_other_settings_than_those_that_are_examined(
