@@ -147,8 +147,8 @@ class Candidate:
         """The call that is due; None: none is, or one is under way."""
         if self._under_way or now < self._due:
             return None
-        if self.active and now >= self._until + self._settings.ttl_s:
-            self._step_down()  # for a whole TTL we were of no use: agents do better without us
+        if self.active and now >= self._until + self._settings.grace_s:
+            self._step_down()  # agents do better with another tracker, or with none
         self._under_way = True
         if not self._seen:
             return Look()

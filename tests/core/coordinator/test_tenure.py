@@ -121,7 +121,7 @@ def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_ol
     one = candidate()
     taken(one)
     assert not one.may_act(60.0)  # before anything was asked
-    assert one.next_call(60.0) == Look()  # a TTL after the end it counts itself out
+    assert one.next_call(60.0) == Look()  # so long after the end it counts itself out
     assert not one.active
     one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 60.0)
     assert not one.active
@@ -131,11 +131,11 @@ def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_ol
 def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
     one = candidate()
     taken(one)
-    write = renewed(one, 12.0)
-    assert not one.may_act(12.0)
-    one.on_conflict(12.0)
-    assert one.next_call(12.0) == Look()
-    one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 12.0)
+    write = renewed(one, 11.0)
+    assert not one.may_act(11.0)
+    one.on_conflict(11.0)
+    assert one.next_call(11.0) == Look()
+    one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 11.0)
     assert not one.active
     assert write.expect == "v1"
 
@@ -143,10 +143,10 @@ def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
 def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:
     one = candidate()
     taken(one)
-    write = renewed(one, 12.0)
-    assert not one.may_act(12.0)
-    one.on_written(write, "v2", 12.0)
-    assert one.may_act(12.0)
+    write = renewed(one, 11.9)
+    assert not one.may_act(11.9)
+    one.on_written(write, "v2", 11.9)
+    assert one.may_act(11.9)
     assert one.generation == 1
 
 
