@@ -12,7 +12,8 @@ import socket
 import time
 from collections.abc import Callable
 
-from p2pcache.core.coordinator.tenure import Candidate, Look, TenureSettings, Write
+from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.tenure import Candidate, Look, Write
 from p2pcache.errors import Conflict, P2PCacheError, UsageError
 from p2pcache.io.host.kube_api import KubeApi, server_url
 from p2pcache.io.http.own_addresses import first_address, is_wildcard

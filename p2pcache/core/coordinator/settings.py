@@ -1,5 +1,7 @@
 """Thresholds of the coordinator that no operator tunes."""
 
+from dataclasses import dataclass
+
 # -- what one message may ask for --
 # Swarms that are taken in or stepped before other members have their turn: some milliseconds.
 SWARMS_AT_ONCE = 16
@@ -37,3 +39,17 @@ AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are 
 SEARCH_S = (
     0.25  # between two searches of all that members have: 10,000 members take some milliseconds
 )
+
+
+@dataclass(frozen=True, slots=True)
+class TenureSettings:
+    """How long a tenure lasts without renewal, and what follows from it. Seconds."""
+
+    ttl_s: float = 10.0  # no longer than agents need to notice that a tracker is silent
+    renew_s: float = 3.0  # three renewals may fail before the tenure is over
+    retry_s: float = 0.5  # after a call that failed
+    look_s: float = 1.0  # a standby's reads: what a takeover may be late
+    grace_s: float = 3.0  # after the end, until a holder that can't renew sends its members away
+    margin_s: float = (
+        1.0  # that the holder stops early: clocks may differ by a tenth in their rates
+    )

@@ -4,6 +4,7 @@
     p2pcache/v1/names/<namespace>/<name>         how the name is written, if it has capitals
     p2pcache/v1/manifests/<hex>                  canonical manifest bytes
     p2pcache/v1/blobs/<hex>                      a file's bytes
+    p2pcache/v1/trackers/<name>                  which tracker is active (io/tenures)
 
 A push writes blobs, then the manifest, then the tag: a reader that sees a tag can read all of it.
 """

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from p2pcache.core.coordinator.tenure import TenureRecord, checked
+from p2pcache.core.format.tenure_record import TenureRecord, checked
 from p2pcache.errors import Conflict, IntegrityError, NotAllowed, P2PCacheError, Unreachable
 from p2pcache.io.host.kube_api import KubeApi
 from p2pcache.io.tenures.in_origin import checked_name

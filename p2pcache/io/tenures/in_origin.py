@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from p2pcache.core.coordinator.tenure import (
+from p2pcache.core.format.tenure_record import (
     MAX_RECORD_BYTES,
     TenureRecord,
     decode_record,

@@ -1,8 +1,8 @@
-"""The contract of stores for the record of a tenure (`core.coordinator.tenure`)."""
+"""The contract of stores for the record of a tenure (`core.format.tenure_record`)."""
 
 from typing import Protocol
 
-from p2pcache.core.coordinator.tenure import TenureRecord
+from p2pcache.core.format.tenure_record import TenureRecord
 
 CALL_S = 2.5  # for one call: a renewal that fails can be repeated twice before the tenure is over
 

@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pcache.core.coordinator.tenure import (
-    Candidate,
-    Look,
-    TenureRecord,
-    TenureSettings,
-    Write,
-    decode_record,
-    encode_record,
-)
+from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.tenure import Candidate, Look, Write
+from p2pcache.core.format.tenure_record import TenureRecord, decode_record, encode_record
 from p2pcache.errors import IntegrityError
 
 A, B = "http://a:7400", "http://b:7400"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.coordinator.tenure import TenureRecord
+from p2pcache.core.format.tenure_record import TenureRecord
 from p2pcache.errors import (
     Conflict,
     IntegrityError,

@@ -12,7 +12,8 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from p2pcache.core.coordinator.tenure import TenureRecord, TenureSettings
+from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.format.tenure_record import TenureRecord
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.http import server
