@@ -12,6 +12,12 @@ from p2pcache.io.tenures.store import TenureStore
 from tests.io.tenures.kube_leases import Leases, account, leases
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine is no trouble of the store's."""
+    monkeypatch.setattr("p2pcache.io.tenures.in_origin.CALL_S", 30.0)
+
+
 @pytest.fixture(scope="session")
 def service_account(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return account(tmp_path_factory.mktemp("account"))

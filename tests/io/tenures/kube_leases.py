@@ -27,7 +27,7 @@ class Leases:
         self.url = ""
         self._version = 41
 
-    def api(self, *, call_s: float = 5.0) -> KubeApi:
+    def api(self, *, call_s: float = 30.0) -> KubeApi:
         return KubeApi(self.url, self.folder, call_s=call_s)
 
     async def answer(self, request: web.Request) -> web.Response:
