@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0  # docs/protocol.md; to connect, and then to `Settled`
 DIAL_S = 3.0  # to connect, while another tracker may be the active one
 SILENCE_S = 10.0  # docs/protocol.md
+SILENCE_OF_SEVERAL_S = (
+    5.0  # while a tracker hangs nobody grants; with another one, loss is noticed sooner
+)
 LOOKS = 10  # at a connection within SILENCE_S
 PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
 GOODBYE_S = 2.0  # for each side's half of a goodbye
@@ -86,7 +89,7 @@ class TrackerLink:
         rng: random.Random,
         tls: Tls | None = None,
         cache_dir: str = "",
-        silence_s: float = SILENCE_S,
+        silence_s: float = 0.0,
     ) -> None:
         """A link that dials when `run` is called.
 
@@ -99,7 +102,7 @@ class TrackerLink:
             rng: spreads pauses and heartbeats.
             tls: our certificate; the connection is then TLS.
             cache_dir: the directory of our node id, for people.
-            silence_s: a tracker that is silent for this many seconds is lost.
+            silence_s: a tracker that is silent for this many seconds is lost; 0: the usual time.
 
         Raises:
             UsageError: it is no URL, or has another scheme than the cluster's members use.
@@ -128,7 +131,8 @@ class TrackerLink:
         self._rng = rng
         self._tls = tls
         self._cache_dir = cache_dir
-        self._silence_s = silence_s
+        self._usual_s = silence_s
+        self._silence_s = silence_s or SILENCE_S
         self._newest = 0  # generation of a tenure that we met; what is older is void
         self._logged: dict[Target, str] = {}  # the trouble with each tracker
         self._pause_s = FIRST_RETRY_S
@@ -277,6 +281,9 @@ class TrackerLink:
         self.tried.set()
         self._outbox = asyncio.Queue()
         self._quiet, self._pause_s = 0, FIRST_RETRY_S
+        self._silence_s = self._usual_s or (
+            SILENCE_OF_SEVERAL_S if self._route.several else SILENCE_S
+        )
         self._logged.clear()
         log.info("member of the cluster at %s", target)
         helpers = [

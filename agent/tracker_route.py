@@ -69,6 +69,11 @@ class TrackerRoute:
         """Whether this round goes on."""
         return bool(self._left)
 
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one tracker, as far as names tell."""
+        return len(self._all) > 1
+
     async def next_target(self) -> Target:
         """The tracker to dial now. Looks up names at the beginning of a round."""
         if not self._left:
@@ -126,7 +131,9 @@ class TrackerRoute:
             found.remove(self._last)
             found.insert(len(found) if self._away else 0, self._last)
         self._all, self._left = found, deque(found)
-        self._tried, self._last = set(), None
+        # A standby that takes the one that went away for active doesn't lead back to it.
+        self._tried = {self._last} if self._last is not None and self._away else set()
+        self._last = None
 
 
 class PinnedResolver(AbstractResolver):

@@ -65,6 +65,16 @@ async def test_a_tracker_that_fell_silent_is_dialled_last() -> None:
     assert await next_targets(route, 3) == [B, C, A]
 
 
+async def test_a_standby_doesnt_lead_back_to_a_tracker_that_fell_silent() -> None:
+    """It takes the silent one for active until its tenure is over."""
+    route = TrackerRoute(f"{A},{B}", alone)
+    await next_targets(route, 1)
+    route.on_lost(Target(A), away=True)
+    assert await next_targets(route, 1) == [B]
+    assert not route.lead_to(A)
+    assert route.lead_to(A, again=True)
+
+
 async def test_a_standby_leads_to_the_active_tracker() -> None:
     route = TrackerRoute(f"{A},{B},{C}", alone)
     await next_targets(route, 1)

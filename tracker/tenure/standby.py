@@ -94,7 +94,7 @@ class StandbyApp:
             if self.tls is not None:
                 self._tasks.every(WATCH_S, self.tls.watch, name="certificate")
             self._tasks.spawn_contained(self._tell_guests(), name="standby")
-            _log.info("standby: %s", self._where())
+            _log.info("standby, by %s", self._candidacy.where)
             yield
             self._closing = True
             await self._send_away()
@@ -161,6 +161,7 @@ class StandbyApp:
         while True:
             before = self._candidacy.active_url
             await self._candidacy.wait_for(lambda: self._candidacy.active_url != before)  # noqa: B023
+            _log.info("%s", self._where())
             news = self._news()
             for guest in self._guests:
                 guest.queue_message(news)
