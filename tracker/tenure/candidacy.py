@@ -1,4 +1,4 @@
-"""This tracker's candidacy: performs what its candidate decides, and says when it becomes active or ceases to be.
+"""This tracker's candidacy: performs what its contender decides, and says when it becomes active or ceases to be.
 
 The clock goes on while the process is stopped and while the machine sleeps, unlike the daemon's other clock: a tenure
 that was slept through is over.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from p2pcache.core.coordinator.settings import TenureSettings
-from p2pcache.core.coordinator.tenure import Candidate, Look, Write
+from p2pcache.core.coordinator.tenure import Contender, Look, Write
 from p2pcache.errors import Conflict, P2PCacheError, UsageError
 from p2pcache.io.host.kube_api import KubeApi, server_url
 from p2pcache.io.http.own_addresses import first_address, is_wildcard
@@ -34,7 +34,7 @@ def boot_clock() -> float:
 
 
 class Candidacy:
-    """One candidate, and the store of the tenure's record."""
+    """One contender, and the store of the tenure's record."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Candidacy:
         self._store = store
         self._clock = clock
         self._settings = settings or TenureSettings()
-        self._candidate = Candidate(
+        self._contender = Contender(
             f"{socket.gethostname()[:60]}_{secrets.token_hex(6)}", url,
             first=int(time.time()), settings=self._settings, now=clock(),
         )  # fmt: skip
@@ -71,21 +71,21 @@ class Candidacy:
     @property
     def active(self) -> bool:
         """Whether this is the active tracker, as far as anybody knows."""
-        return self._candidate.active
+        return self._contender.active
 
     @property
     def generation(self) -> int:
         """Of our tenure, while active; else of the latest one that was seen."""
-        return self._candidate.generation if self.active else self._candidate.highest
+        return self._contender.generation if self.active else self._contender.highest
 
     @property
     def active_url(self) -> str:
         """Where the active tracker is; "": not known."""
-        return self._candidate.active_url(self._clock())
+        return self._contender.active_url(self._clock())
 
     def may_act(self) -> bool:
         """Whether this is the active tracker, and surely no other one is. Asked before each batch of grants."""
-        return self._candidate.may_act(self._clock())
+        return self._contender.may_act(self._clock())
 
     def reasons(self) -> list[str]:
         """Why this tracker can't do its part, for /readyz; without a store's own words. The log has those."""
@@ -97,21 +97,21 @@ class Candidacy:
 
     def holds(self, generation: int) -> bool:
         """Whether we are active, in the tenure of this generation."""
-        return self.active and self._candidate.generation == generation
+        return self.active and self._contender.generation == generation
 
     async def run(self) -> None:
-        """Be a candidate until cancelled.
+        """Be a contender until cancelled.
 
         Raises:
             UsageError: the store can't keep such a record.
         """
         while True:
             async with self._calling:
-                call = self._candidate.next_call(self._clock())
+                call = self._contender.next_call(self._clock())
                 if call is not None:
                     await self._perform(call)
             self._tell()
-            pause = self._candidate.next_wakeup() - self._clock()
+            pause = self._contender.next_wakeup() - self._clock()
             await asyncio.sleep(min(NAP_S, max(0.0, pause)))
 
     async def wait_for(self, true: Callable[[], bool]) -> None:
@@ -125,29 +125,29 @@ class Candidacy:
         news.set()
 
     async def resign(self) -> None:
-        """Give the tenure back, so that a standby takes over at once, and be no candidate any more."""
+        """Give the tenure back, so that a standby takes over at once, and be no contender any more."""
         async with self._calling:
-            given = self._candidate.resign()
+            given = self._contender.resign()
             if given is not None:
                 with contextlib.suppress(P2PCacheError):
                     await self._store.write(given.record, given.expect)
                 _log.info("gave the tenure back")
 
     async def _perform(self, call: Look | Write) -> None:
-        candidate = self._candidate
+        contender = self._contender
         try:
             if isinstance(call, Look):
                 found = await self._store.look()
-                candidate.on_seen(found, self._clock())
+                contender.on_seen(found, self._clock())
             else:
                 version = await self._store.write(call.record, call.expect)
-                candidate.on_written(call, version, self._clock())
+                contender.on_written(call, version, self._clock())
         except Conflict:
-            candidate.on_conflict(self._clock())
+            contender.on_conflict(self._clock())
         except UsageError:
             raise
         except P2PCacheError as error:
-            candidate.on_failed(self._clock())
+            contender.on_failed(self._clock())
             self._set_trouble(error)
             return
         self._set_trouble(None)

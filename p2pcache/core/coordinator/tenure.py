@@ -1,7 +1,7 @@
-"""Which of several trackers is active: the record of a tenure, and the decider of one candidate for it.
+"""Which of several trackers is active: the record of a tenure, and the decider of one contender for it.
 
 The record lies in a store that changes it by comparison (an object at the origin, a Lease of Kubernetes). Who writes
-itself into it is active for `ttl_s`, and renews it meanwhile. Another candidate takes over when it has seen the same
+itself into it is active for `ttl_s`, and renews it meanwhile. Another contender takes over when it has seen the same
 record for a whole `ttl_s` by its own clock, so no clock is compared with another one. The holder counts from the
 *beginning* of its write, which nobody sees before, so it stops before anybody takes over. (Gray and Cheriton 1989.)
 
@@ -31,7 +31,7 @@ class Write:
     expect: str | None
 
 
-class Candidate:
+class Contender:
     """One tracker that would be active. It has one call to the store under way at most.
 
     Invariants: `may_act` is true only within `ttl_s` of the beginning of a write of ours that the store took;
@@ -132,7 +132,7 @@ class Candidate:
         self._due = now + self._settings.retry_s
 
     def resign(self) -> Write | None:
-        """Be no candidate any more. The write gives the tenure back; None: there is none to give back."""
+        """Be no contender any more. The write gives the tenure back; None: there is none to give back."""
         self._under_way = True  # for ever
         if not self.active:
             return None

@@ -241,10 +241,8 @@ class TrackerState:
         if node not in self.registry.nodes:
             out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
-        out.append(Send(node, m.Settled(
-            self.epoch, self._origin, self._members.heartbeat_s, self._leases.ttl_s,
-            self.may_grant is not None,
-        )))  # fmt: skip
+        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, bool(self.may_grant)
+        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced)))
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
         self._waiting.forget(node)

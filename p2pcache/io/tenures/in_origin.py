@@ -39,7 +39,7 @@ class OriginTenure:
         self._key = f"{ROOT}/trackers/{checked_name(name)}"
         self._settings = dataclasses.replace(
             OriginSettings.from_env(), connect_timeout_s=CALL_S, read_timeout_s=CALL_S,
-            retry_for_s=0.0,  # the candidate decides when to try again
+            retry_for_s=0.0,  # the contender decides when to try again
         )  # fmt: skip
         self._url = url
         self._threads = Threads(THREADS, name="tenure")

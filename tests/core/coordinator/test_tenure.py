@@ -1,4 +1,4 @@
-"""Who is active: one candidate, and several of them over a store whose writes are late, lost or refused."""
+"""Who is active: one contender, and several of them over a store whose writes are late, lost or refused."""
 
 import heapq
 import itertools
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core.coordinator.settings import TenureSettings
-from p2pcache.core.coordinator.tenure import Candidate, Look, Write
+from p2pcache.core.coordinator.tenure import Contender, Look, Write
 from p2pcache.core.format.tenure_record import TenureRecord, decode_record, encode_record
 from p2pcache.errors import IntegrityError
 
@@ -19,12 +19,12 @@ USUAL = TenureSettings()
 CALL_S = 2.5  # after which a call counts as failed, as in the daemon
 
 
-def candidate(url: str = A, *, now: float = 0.0, first: int = 1) -> Candidate:
-    return Candidate(f"holder of {url}", url, first=first, settings=USUAL, now=now)
+def contender(url: str = A, *, now: float = 0.0, first: int = 1) -> Contender:
+    return Contender(f"holder of {url}", url, first=first, settings=USUAL, now=now)
 
 
-def taken(one: Candidate, now: float = 0.0) -> Write:
-    """Let a candidate take an empty store."""
+def taken(one: Contender, now: float = 0.0) -> Write:
+    """Let a contender take an empty store."""
     assert one.next_call(now) == Look()
     one.on_seen(None, now)
     write = one.next_call(now)
@@ -33,17 +33,17 @@ def taken(one: Candidate, now: float = 0.0) -> Write:
     return write
 
 
-def renewed(one: Candidate, now: float) -> Write:
+def renewed(one: Contender, now: float) -> Write:
     write = one.next_call(now)
     assert isinstance(write, Write)
     return write
 
 
-# -- one candidate ---------------------------------------------------------------------------------
+# -- one contender ---------------------------------------------------------------------------------
 
 
 def test_an_empty_store_is_taken_at_once() -> None:
-    one = candidate()
+    one = contender()
     assert not one.may_act(0.0)
     write = taken(one)
     assert write.expect is None
@@ -54,7 +54,7 @@ def test_an_empty_store_is_taken_at_once() -> None:
 
 
 def test_a_tenure_is_renewed_and_keeps_its_generation() -> None:
-    one = candidate()
+    one = contender()
     taken(one)
     assert one.next_call(2.9) is None
     write = renewed(one, 3.0)
@@ -66,7 +66,7 @@ def test_a_tenure_is_renewed_and_keeps_its_generation() -> None:
 
 
 def test_without_renewals_the_holder_stops_before_anybody_else_begins() -> None:
-    one, other = candidate(A), candidate(B)
+    one, other = contender(A), contender(B)
     record = taken(one).record
     other.next_call(0.0)
     other.on_seen((record, "v1"), 0.0)
@@ -80,7 +80,7 @@ def test_without_renewals_the_holder_stops_before_anybody_else_begins() -> None:
 
 
 def test_a_renewal_that_a_standby_sees_makes_it_wait_again() -> None:
-    other = candidate(B)
+    other = contender(B)
     first = TenureRecord("x", A, 7, 1, 10.0)
     other.next_call(0.0)
     other.on_seen((first, "v1"), 0.0)
@@ -95,7 +95,7 @@ def test_a_renewal_that_a_standby_sees_makes_it_wait_again() -> None:
 
 
 def test_a_tenure_that_was_given_back_is_taken_at_once() -> None:
-    one, other = candidate(A), candidate(B)
+    one, other = contender(A), contender(B)
     taken(one)
     given_back = one.resign()
     assert given_back is not None
@@ -108,11 +108,11 @@ def test_a_tenure_that_was_given_back_is_taken_at_once() -> None:
 
 
 def test_a_standby_has_nothing_to_give_back() -> None:
-    assert candidate().resign() is None
+    assert contender().resign() is None
 
 
 def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_old() -> None:
-    one = candidate()
+    one = contender()
     taken(one)
     assert not one.may_act(60.0)  # before anything was asked
     assert one.next_call(60.0) == Look()  # so long after the end it counts itself out
@@ -123,7 +123,7 @@ def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_ol
 
 
 def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
-    one = candidate()
+    one = contender()
     taken(one)
     write = renewed(one, 11.0)
     assert not one.may_act(11.0)
@@ -135,7 +135,7 @@ def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
 
 
 def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:
-    one = candidate()
+    one = contender()
     taken(one)
     write = renewed(one, 11.9)
     assert not one.may_act(11.9)
@@ -145,7 +145,7 @@ def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:
 
 
 def test_a_write_whose_answer_was_lost_counts_from_its_beginning() -> None:
-    one = candidate()
+    one = contender()
     taken(one)
     lost = renewed(one, 3.0)
     one.on_failed(5.5)
@@ -160,7 +160,7 @@ def test_a_write_whose_answer_was_lost_counts_from_its_beginning() -> None:
 
 
 def test_a_takeover_whose_answer_was_lost_is_found_by_the_next_look() -> None:
-    one = candidate()
+    one = contender()
     one.next_call(0.0)
     one.on_seen(None, 0.0)
     lost = renewed(one, 0.0)
@@ -176,7 +176,7 @@ def test_a_takeover_whose_answer_was_lost_is_found_by_the_next_look() -> None:
 
 
 def test_a_deleted_record_ends_the_tenure_and_the_next_generation_is_greater() -> None:
-    one = candidate(first=1_700_000_000)
+    one = contender(first=1_700_000_000)
     taken(one)
     assert one.generation == 1_700_000_000
     renewed(one, 3.0)
@@ -188,7 +188,7 @@ def test_a_deleted_record_ends_the_tenure_and_the_next_generation_is_greater() -
 
 
 def test_a_store_that_fails_is_asked_again_and_not_at_once() -> None:
-    one = candidate()
+    one = contender()
     assert one.next_call(0.0) == Look()
     assert one.next_call(0.1) is None  # one call at a time
     one.on_failed(2.5)
@@ -214,7 +214,7 @@ def test_a_record_survives_its_store() -> None:
     assert decode_record(encode_record(record)[:-1] + b',"later":1}') == record
 
 
-# -- several candidates ----------------------------------------------------------------------------
+# -- several contenders ----------------------------------------------------------------------------
 
 
 @dataclass
@@ -234,9 +234,9 @@ class Store:
 
 @dataclass
 class Player:
-    """A candidate with a clock of its own, on the way to a store."""
+    """A contender with a clock of its own, on the way to a store."""
 
-    one: Candidate
+    one: Contender
     rate: float
     offset: float = 0.0
     frozen_until: float = 0.0
@@ -249,7 +249,7 @@ class Player:
 
 
 class World:
-    """Candidates over one store, in virtual time. Each answer is late, lost, or an error; writes may be taken later."""
+    """Contenders over one store, in virtual time. Each answer is late, lost, or an error; writes may be taken later."""
 
     def __init__(self, seed: int, players: int, *, drift: float, jumps: bool, loss: float) -> None:
         self.dice = random.Random(seed)
@@ -258,7 +258,7 @@ class World:
         self.players = []
         for n in range(players):
             rate = 1 + self.dice.uniform(-drift, drift)
-            one = Candidate(f"h{n}", f"http://t{n}:7400", first=1, settings=USUAL, now=0.0)
+            one = Contender(f"h{n}", f"http://t{n}:7400", first=1, settings=USUAL, now=0.0)
             self.players.append(Player(one, rate))
         self.order = itertools.count()
         self.heap: list[tuple[float, int, tuple[object, ...]]] = []
