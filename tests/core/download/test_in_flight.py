@@ -1,0 +1,157 @@
+"""Requests to neighbours: which runs they hold, and what they count for."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from p2pcache.core.download.in_flight import Requests
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm.snapshot import InFlight
+from p2pcache.errors import LocalProtocolError
+from p2pcache.ids import NodeId
+
+RUN_BYTES = (100, 200, 300)
+ANSWER_S = 0.25
+
+
+class Desk:
+    """The requests of one node; counts at the neighbours as the scheduler does, and checks after each step."""
+
+    def __init__(self, *nodes: NodeId) -> None:
+        self.states = RunStates(len(RUN_BYTES), have=0)
+        self.requests = Requests(RUN_BYTES, self.states)
+        self.peers = {node: Peer(node, have=0b111, now=0.0) for node in nodes}
+
+    def ask(
+        self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False, twice: bool = False
+    ) -> int:
+        peer = self.peers[node]
+        number = self.requests.on_sent(peer, run, now, waits=waits, duplicate=twice)
+        peer.in_flight += 1
+        self.check()
+        return number
+
+    def end(self, number: int, now: float) -> None:
+        one = self.requests.pop(number)
+        one.peer.in_flight -= 1
+        self.requests.retire(one, now, ANSWER_S)
+        self.check()
+
+    def doubt(self, node: NodeId) -> None:
+        self.peers[node].delivers = False
+        self.requests.make_probes(self.peers[node])
+        self.check()
+
+    def check(self) -> None:
+        self.states.check()
+        self.requests.check(self.peers)
+
+
+def test_a_run_is_requested_until_the_last_request_for_it_ends() -> None:
+    desk = Desk(2, 3)
+    first, second = desk.ask(2, 1), desk.ask(3, 1, twice=True)
+    assert desk.requests.live_bytes == 400
+    desk.end(first, 1.0)
+    assert desk.states.requested == 0b010
+    desk.end(second, 2.0)
+    assert desk.states.requested == 0
+    assert (desk.requests.flowing, desk.requests.live_bytes) == (0, 0)
+
+
+def test_a_request_that_is_alone_again_may_be_duplicated_again() -> None:
+    desk = Desk(2, 3)
+    first, second = desk.ask(2, 1), desk.ask(3, 1, twice=True)
+    assert desk.requests.by_number[second].duplicated
+    desk.end(first, 1.0)
+    assert not desk.requests.by_number[second].duplicated
+
+
+def test_a_request_that_waits_flows_and_counts_from_the_end_of_the_one_before_it() -> None:
+    desk = Desk(2, 3)
+    before, after = desk.ask(2, 0), desk.ask(2, 1, now=0.5, waits=True)
+    desk.ask(3, 2)
+    one = desk.requests.by_number[after]
+    assert (one.waits, desk.requests.flowing) == (True, 2)
+    desk.end(before, 4.0)
+    assert (one.waits, one.since, desk.requests.flowing) == (False, 4.0 - ANSWER_S, 2)
+    assert one.started == 0.5, "its age for people counts from when it was sent"
+
+
+def test_the_end_of_another_neighbours_request_starts_nobody() -> None:
+    desk = Desk(2, 3)
+    desk.ask(2, 0)
+    after, other = desk.ask(2, 1, waits=True), desk.ask(3, 2)
+    desk.end(other, 4.0)
+    assert desk.requests.by_number[after].waits
+
+
+def test_a_run_that_is_only_probed_counts_as_missing() -> None:
+    desk = Desk(2)
+    desk.peers[2].delivers = False
+    number = desk.ask(2, 0)
+    assert (desk.states.free, desk.requests.probes, desk.requests.flowing) == (0b111, 1, 0)
+    assert desk.requests.live_bytes == 100, "its bytes may come all the same"
+    desk.end(number, 1.0)
+    assert (desk.requests.probes, desk.requests.live_bytes) == (0, 0)
+
+
+def test_a_doubted_neighbour_frees_its_runs_but_not_those_of_others() -> None:
+    desk = Desk(2, 3)
+    desk.ask(2, 0)
+    desk.ask(2, 1, waits=True)
+    desk.ask(3, 1, twice=True)
+    desk.doubt(2)
+    assert desk.states.requested == 0b010
+    assert (desk.requests.probes, desk.requests.flowing) == (2, 1)
+
+
+def test_a_probe_does_not_hold_the_run_of_a_request_that_ends() -> None:
+    desk = Desk(2, 3)
+    desk.ask(2, 1)
+    desk.doubt(2)
+    desk.end(desk.ask(3, 1), 1.0)
+    assert desk.states.requested == 0
+
+
+def test_a_request_ends_once() -> None:
+    desk = Desk(2)
+    number = desk.ask(2, 0)
+    desk.end(number, 1.0)
+    for wrong in (number, number + 1):
+        with pytest.raises(LocalProtocolError, match="isn't in flight"):
+            desk.requests.pop(wrong)
+
+
+def test_people_see_the_live_ones_with_their_ages() -> None:
+    desk = Desk(2, 3)
+    cancelled, _ = desk.ask(2, 0), desk.ask(3, 2, now=1.0)
+    one = desk.requests.by_number[cancelled]
+    desk.requests.retire(one, 2.0, ANSWER_S)
+    one.peer.in_flight -= 1
+    desk.check()
+    assert list(desk.requests.views(5.0)) == [InFlight(2, 4.0, 3)]
+
+
+steps = st.tuples(st.sampled_from(("ask", "end", "doubt")), st.integers(0, 11))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(steps, max_size=30))
+def test_the_counts_hold_whatever_happens(script: list[tuple[str, int]]) -> None:
+    desk = Desk(2, 3, 4, 5)
+    now = 0.0
+    for what, dice in script:
+        now += 1.0
+        node, run, open_ = 2 + dice % 4, dice // 4, list(desk.requests.by_number)
+        peer = desk.peers[node]
+        if what == "ask" and peer.in_flight < 2:
+            desk.ask(node, run, now, waits=peer.in_flight == 1 and peer.delivers)
+        elif what == "end" and open_:
+            desk.end(open_[dice % len(open_)], now)
+        elif what == "doubt":
+            desk.doubt(node)
+    for number in list(desk.requests.by_number):
+        desk.end(number, now)
+    assert desk.states.requested == 0
+    assert (desk.requests.flowing, desk.requests.probes, desk.requests.live_bytes) == (0, 0, 0)

@@ -1,0 +1,142 @@
+"""How many requests flow at once."""
+
+from p2pcache.core import bitset
+from p2pcache.core.download.in_flight import Requests
+from p2pcache.core.download.request_limits import RequestLimits
+from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.racks.bridges import Boundaries
+from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.ids import NodeId, RunSet
+
+SETTINGS = SwarmSettings()
+USUAL = SETTINGS.outstanding
+RUNS = 100
+FULL = bitset.full(RUNS)
+FAR = 50  # a node in another rack
+
+
+class Desk:
+    """The limits of node 1, with requests that are sent by hand."""
+
+    def __init__(self, *, run_bytes: int = 1000, rack: tuple[NodeId, ...] = ()) -> None:
+        boundaries = Boundaries(1, RUNS)
+        if rack:
+            boundaries.on_members((*rack, FAR), rack, (*rack, FAR))
+        self.states = RunStates(RUNS, have=0)
+        self.book = PeerBook(SETTINGS, boundaries)
+        self.requests = Requests([run_bytes] * RUNS, self.states)
+        self.limits = RequestLimits(self.requests, self.states, self.book, SETTINGS)
+
+    def meet(self, node: NodeId, have: RunSet = FULL) -> Peer:
+        peer = self.book.on_connected(node, have, now=0.0)
+        assert peer is not None
+        return peer
+
+    def ask(self, peer: Peer, count: int) -> None:
+        for run in bitset.members(bitset.lowest(self.states.free, count)):
+            self.requests.on_sent(peer, run, now=0.0)
+
+
+def test_a_few_requests_flow_at_once() -> None:
+    desk = Desk()
+    desk.ask(desk.meet(2), USUAL - 1)
+    assert desk.limits.may_ask(across=False)
+    desk.ask(desk.book.peers[2], 1)
+    assert not desk.limits.may_ask(across=False)
+
+
+def test_a_link_that_holds_runs_has_places_of_its_own() -> None:
+    desk = Desk()
+    peer = desk.meet(2)
+    desk.ask(peer, USUAL)
+    peer.bdp.runs = 2  # and the next one
+    assert not desk.limits.may_ask(across=False), "not measured yet"
+    desk.limits.on_link_measured()
+    desk.ask(peer, 2)
+    assert desk.limits.may_ask(across=False)
+    desk.ask(peer, 1)
+    assert not desk.limits.may_ask(across=False)
+
+
+def test_a_node_that_is_behind_asks_for_more() -> None:
+    desk = Desk()
+    peers = [desk.meet(node) for node in (2, 3, 4, 5)]
+    desk.states.set_proved(FULL & ~bitset.full(2 * USUAL))
+    desk.ask(peers[0], USUAL)
+    assert not desk.limits.may_ask(across=False)
+    desk.limits.measure()
+    assert desk.limits.may_ask(across=False)
+
+
+def test_bytes_and_a_failed_disk_stop_everything() -> None:
+    desk = Desk(run_bytes=SETTINGS.outstanding_bytes // 2)
+    peer = desk.meet(2)
+    desk.ask(peer, 1)
+    assert not desk.limits.full
+    desk.ask(peer, 1)
+    assert desk.limits.full
+    assert not desk.limits.may_ask(across=False)
+    idle = Desk()
+    idle.limits.halted = True
+    assert idle.limits.full
+    assert not idle.limits.may_ask(across=False)
+
+
+def test_places_are_kept_for_the_rack() -> None:
+    desk = Desk(rack=(1, 2, 3))
+    far, near = desk.meet(FAR), desk.meet(2)
+    desk.ask(far, USUAL)
+    assert not desk.limits.may_ask(across=True)
+    for _ in range(NEAR_PLACES):
+        assert desk.limits.may_ask(across=False)
+        desk.ask(near, 1)
+    assert not desk.limits.may_ask(across=False)
+
+
+def test_without_racks_no_place_is_kept() -> None:
+    desk = Desk()
+    desk.ask(desk.meet(FAR), USUAL)
+    assert not desk.limits.may_ask(across=False)
+
+
+def test_while_a_run_is_urgent_only_its_holders_are_asked() -> None:
+    desk = Desk()
+    holder, other = desk.meet(2, 0b110), desk.meet(3, 0b010)
+    assert desk.limits.suits(other)
+    desk.states.make_urgent(0b100)
+    assert (desk.limits.suits(holder), desk.limits.suits(other)) == (True, False)
+    desk.ask(holder, 3)
+    assert desk.limits.suits(other), "the urgent run is on its way"
+
+
+def test_an_urgent_run_without_a_holder_stops_nobody() -> None:
+    desk = Desk()
+    peer = desk.meet(2, 0b010)
+    desk.states.make_urgent(0b100)
+    assert desk.limits.suits(peer)
+
+
+def test_a_node_whose_places_others_took_is_starved() -> None:
+    desk = Desk()
+    peer = desk.meet(2, bitset.full(2 * USUAL))
+    assert desk.limits.starved
+    desk.requests.on_sent(peer, RUNS - 1, now=0.0)
+    desk.ask(peer, 1)
+    assert not desk.limits.starved, "little is in reach"
+    rich = Desk()
+    rich.ask(rich.meet(2), (USUAL - 1) // 2)
+    assert rich.limits.starved
+    rich.ask(rich.book.peers[2], 1)
+    assert not rich.limits.starved, "half of the usual requests flow"
+
+
+def test_few_neighbours_may_owe_several_runs_each() -> None:
+    desk = Desk()
+    for node in range(2, 2 + FEW_PEERS - 1):
+        desk.meet(node)
+    assert desk.limits.per_peer == SETTINGS.outstanding_few_peers
+    desk.meet(40)
+    assert desk.limits.per_peer == 1
