@@ -1,12 +1,19 @@
-"""The settings of the agent that runs inside a command."""
+"""The agent that runs inside a command: its settings, and what it leaves behind."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from loadtest.kit.daemons import wait_until
 from p2pcache.cli.standalone.embedded import agent_settings
 from p2pcache.errors import UsageError
+from tests.cli.conftest import Run
 from tests.cli.loaded_settings import loaded
+from tests.cli.standalone.model_kit import make_removable, same
 
 SOCKET = Path("/run/x.sock")
 
@@ -42,3 +49,31 @@ def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixtur
 def test_on_one_machine_no_key_is_needed(host: str) -> None:
     settings = agent_settings(loaded(tracker=f"http://{host}:7400"), SOCKET, {})
     assert (settings.listen, settings.tracker) == ("127.0.0.1:0", f"http://{host}:7400")
+
+
+def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="p2pc-") as short:
+        folder = Path(short)
+        elsewhere, cache = folder / "tmp", folder / "cache"
+        elsewhere.mkdir()
+        environ = os.environ | {"TMPDIR": str(elsewhere), "P2PCACHE_ORIGIN_BYTES_PER_S": "1MiB"}
+        command = [sys.executable, "-m", "p2pcache.cli.main", "pull", "team/m:v1"]
+        command += ["--cache-dir", str(cache)]
+        with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
+            wait_until((cache / "command/agent.sock").exists, 60)
+            process.kill()
+        assert list(elsewhere.iterdir()) == []
+        again = run("pull", "team/m:v1", "--cache-dir", cache)
+        assert again.exit_code == 0, again.exception
+        assert same(model, Path(again.stdout.strip()))
+        assert not (cache / "command").exists()
+        make_removable(cache)
+
+
+def test_a_pull_works_in_a_cache_too_deep_for_a_socket(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    result = run("pull", "team/m:v1", "--cache-dir", deep)
+    assert result.exit_code == 0, result.exception
+    assert not (deep / "command").exists()

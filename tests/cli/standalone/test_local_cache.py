@@ -1,0 +1,100 @@
+"""A cache without an agent: looked at, checked, cleared and locked by commands."""
+
+import fcntl
+import json
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from p2pcache.cli.standalone.local_cache import LOCK_FILE
+from p2pcache.errors import IntegrityError, NotFound, UsageError
+from tests.cli.conftest import Run
+from tests.cli.standalone.model_kit import same
+
+
+@pytest.mark.parametrize("command", [["ls"], ["rm", "m"], ["prune"], ["verify", "m"], ["history"]])
+def test_looking_at_a_directory_does_not_make_a_cache_of_it(
+    run: Run, tmp_path: Path, command: list[str]
+) -> None:
+    folder = tmp_path / "llama"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    run(*command, "--cache-dir", folder)
+    assert [path.name for path in folder.iterdir()] == ["config.json"]
+    refused = run(*command, "--cache-dir", folder / "config.json")
+    assert isinstance(refused.exception, UsageError)
+
+
+def test_the_cache_can_be_looked_at_and_cleared(run: Run, model: Path) -> None:
+    run("pull", "team/m:v1")
+    assert run("ls").stdout.splitlines()[1].split()[:2] == ["team/m", "v1"]
+    shown = json.loads(run("show", "--json", "team/m:v1").stdout)
+    assert (shown["local"], shown["complete"], shown["generation"]) == (True, True, 1)
+    assert "all good" in run("verify", "team/m:v1").stderr
+    assert "3.01 MB freed" in run("rm", "team/m:v1").stdout
+    assert isinstance(run("verify", "team/m:v1").exception, NotFound)
+    assert json.loads(run("show", "--json", "team/m:v1").stdout)["local"] is False
+
+
+def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
+    run("push", model, "team/m:v2")
+    run("pull", "team/m:v1")
+    run("pull", "team/m:v2")
+    assert run("rm", "team/m:v1").stdout == "removed team/m:v1 (0 B freed)\n"
+    assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
+    assert "removed" in run("prune", "--all", "--yes").stdout
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
+
+
+def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
+    weights = Path(run("pull", "team/m:v1").stdout.strip()) / "weights.bin"
+    weights.chmod(0o644)
+    with weights.open("r+b") as file:
+        file.seek(1_000_000)
+        file.write(b"x" * 10)
+    result = run("verify", "team/m:v1")
+    assert isinstance(result.exception, IntegrityError)
+    assert "of 13 chunks 1 missing" in str(result.exception)
+    healed = run("pull", "team/m:v1")
+    assert healed.exit_code == 0
+    assert same(model, Path(healed.stdout.strip()))
+
+
+def test_commands_on_one_cache_run_one_after_the_other(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("pull", "team/m:v1")
+    descriptor = os.open(tmp_path / "xdg/p2pcache" / LOCK_FILE, os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    plain, held = fcntl.flock, [descriptor]
+
+    def flock(wanted: int, how: int) -> None:
+        if how == fcntl.LOCK_EX and held:  # it asked, was refused, and waits from now on
+            threading.Timer(0.1, os.close, (held.pop(),)).start()
+        plain(wanted, how)
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    result = run("pull", "team/m:v1")
+    assert held == []
+    assert "waiting for it to end" in result.stderr
+    assert result.exit_code == 0
+
+
+def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path: Path) -> None:
+    run("pull", "team/m:v1")
+    descriptor = os.open(tmp_path / "xdg/p2pcache/lock", os.O_RDWR)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        assert isinstance(run("ls").exception, UsageError)
+    finally:
+        os.close(descriptor)
+
+
+def test_without_an_agent_an_absent_cache_is_an_empty_one(run: Run) -> None:
+    assert run("ls").stdout.split() == ["NAME", "TAG", "DIGEST", "SIZE", "STATE", "USED"]
+    assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
+    assert run("prune").stdout == "0 B freed\n"
+    for command in ("show", "rm", "verify"):
+        assert isinstance(run(command, "llama").exception, NotFound)
