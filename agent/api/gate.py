@@ -19,7 +19,7 @@ from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, Unreachable
-from p2pcache.io.host.process_names import owner_fields
+from p2pcache.io.host.processes import owner_fields
 from p2pcache.io.http import audit_log
 from p2pcache.io.http.connection_limits import admit
 from p2pcache.io.http.endpoint import HOST_HEADER

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.io.host.process_names import PROC, name_of
+from p2pcache.io.host.processes import PROC, name_of
 
 _FIRST_PID_NAMESPACE = (
     0xEFFFFFFC  # its inode in the kernel: whoever is in it sees the processes of all containers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.io.host import process_names
+from p2pcache.io.host import processes
 from p2pcache.io.http.endpoint import HOST_HEADER
 from p2pcache.io.security.peercred import Peer
 from tests.agent.kit import agent, client
@@ -30,7 +30,7 @@ async def test_the_pod_is_that_of_the_control_group(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     groups = f"0::/kubepods/pod{UID}/{'ab' * 32}\n"
-    fields = process_names.fields_of(groups)
+    fields = processes.fields_of(groups)
     monkeypatch.setattr("p2pcache.agent.api.gate.owner_fields", lambda _pid: fields)
     line = await audited(tmp_path, caplog, {HOST_HEADER: "vllm-7f9c-x2"})
     assert f"pod={UID} container=abababababab says=vllm-7f9c-x2" in line

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.io.host import file_users, process_names
+from p2pcache.io.host import file_users, processes
 
 HOLD = {
     "open": "f = open(path, 'rb')",
@@ -110,9 +110,9 @@ KUBEPODS = f"0::/kubepods.slice/kubepods-x.slice/kubepods-x-pod{UID.replace('-',
     ("", {}),
 ])  # fmt: skip
 def test_the_control_group_names_the_pod(groups: str, fields: dict[str, str]) -> None:
-    assert process_names.fields_of(groups) == fields
+    assert processes.fields_of(groups) == fields
 
 
 def test_a_process_of_another_namespace_has_no_fields() -> None:
-    assert process_names.owner_fields(0) == {}
-    assert process_names.owner_fields(2**30) == {}
+    assert processes.owner_fields(0) == {}
+    assert processes.owner_fields(2**30) == {}
