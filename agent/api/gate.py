@@ -19,11 +19,10 @@ from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.tokens import EVERY, Rights, Scope
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import Busy, NotAllowed, Unreachable
-from p2pcache.io.host.processes import owner_fields
+from p2pcache.io.host.processes import Process, owner_fields, peer_of
 from p2pcache.io.http import audit_log
 from p2pcache.io.http.connection_limits import admit
 from p2pcache.io.http.endpoint import HOST_HEADER
-from p2pcache.io.security.peercred import Peer, peer_of
 from p2pcache.io.tasks import asking
 
 CALLER = web.RequestKey("caller", Caller)
@@ -67,7 +66,7 @@ class ApiLimits:
     slots: dict[Slots, tuple[int, int]] = field(default_factory=_slots)
 
 
-def _process(request: web.Request, peer: Peer) -> str:
+def _process(request: web.Request, peer: Process) -> str:
     """A client's process for the audit log, with its pod, container or service.
 
     The kernel gives no pid of a process in another namespace of processes. Then its pod is only what it says itself.

@@ -1,7 +1,13 @@
-"""Which pod, container or service a process belongs to, as its control group says."""
+"""Who a process is: at the other end of a unix socket, and which pod, container or service it belongs to."""
 
+import asyncio
 import re
+import socket
+import struct
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from p2pcache.errors import NotAllowed
 
 PROC = Path("/proc")
 # kubepods-burstable-pod1234_ab.slice with systemd, /kubepods/burstable/pod1234-ab with cgroupfs
@@ -9,6 +15,43 @@ _POD = re.compile(r"kubepods.*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]
 _CONTAINER = re.compile(r"(?:^|[/:-])([0-9a-f]{64})(?:\.scope)?(?=/|$)", re.MULTILINE)
 _UNIT = re.compile(r"/([^/\n]+\.service)(?=/|$)", re.MULTILINE)
 SHORT_ID = 12  # digits of a container's id, as crictl and docker show it
+_SO_PEERGROUPS = 59  # <asm-generic/socket.h>; Python 3.11 has no name for it
+_GROUPS_BYTES = 1024  # the most of Python's getsockopt: 256 supplementary groups
+_UCRED = struct.Struct("3i")
+
+
+class Process(NamedTuple):
+    """A process that connected over a unix socket: its ids at that moment, as the kernel names them."""
+
+    pid: int
+    uid: int
+    gid: int
+    groups: frozenset[int]  # the supplementary ones too
+
+
+def peer_of(transport: asyncio.BaseTransport | None) -> Process:
+    """The process at the other end of a connection over a unix socket.
+
+    Raises:
+        NotAllowed: the kernel doesn't say.
+    """
+    # Any: asyncio's TransportSocket or uvloop's own class; None once the connection is gone.
+    sock: Any = transport.get_extra_info("socket") if transport is not None else None
+    try:
+        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        pid, uid, gid = _UCRED.unpack(data)
+        return Process(pid, uid, gid, frozenset({gid, *_groups(sock)}))
+    except (AttributeError, OSError, struct.error):  # it has gone already
+        raise NotAllowed("the kernel doesn't tell who is calling; try again") from None
+
+
+def _groups(sock: socket.socket) -> tuple[int, ...]:
+    """Supplementary groups; none where the kernel can't say (or there are more than 256)."""
+    try:
+        data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return ()
+    return struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
 
 
 def owner_fields(pid: int, proc: Path = PROC) -> dict[str, str]:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from p2pcache.io.host import processes
+from p2pcache.io.host.processes import Process
 from p2pcache.io.http.endpoint import HOST_HEADER
-from p2pcache.io.security.peercred import Peer
 from tests.agent.kit import agent, client
 
 UID = "1a2b3c4d-0000-1111-2222-333344445555"
@@ -39,7 +39,7 @@ async def test_the_pod_is_that_of_the_control_group(
 async def test_a_hidden_process_is_no_pid_0(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    peer = Peer(0, 0, 0, frozenset({0}))
+    peer = Process(0, 0, 0, frozenset({0}))
     monkeypatch.setattr("p2pcache.agent.api.gate.peer_of", lambda _transport: peer)
     line = await audited(tmp_path, caplog, {HOST_HEADER: 'x" result=ok\n'.strip()})
     assert 'who="uid=0 pid=hidden"' in line  # no text that isn't a host name

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.io.host import file_users, processes
+from p2pcache.io.host import file_users
 
 HOLD = {
     "open": "f = open(path, 'rb')",
@@ -90,29 +90,3 @@ def test_another_namespace_of_processes_is_said(file: Path) -> None:
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert "other containers can't be seen" in done.stdout
-
-
-UID = "1a2b3c4d-0000-1111-2222-333344445555"
-HEX = "ab" * 32
-
-
-KUBEPODS = f"0::/kubepods.slice/kubepods-x.slice/kubepods-x-pod{UID.replace('-', '_')}.slice"
-
-
-@pytest.mark.parametrize(("groups", "fields"), [
-    (f"{KUBEPODS}/cri-containerd-{HEX}.scope\n", {"pod": UID, "container": HEX[:12]}),
-    (f"0::/../../kubepods/besteffort/pod{UID}/{HEX}\n", {"pod": UID, "container": HEX[:12]}),
-    (f"12:cpu:/kubepods/pod{UID}/{HEX}\n0::/\n", {"pod": UID, "container": HEX[:12]}),
-    (f"0::/system.slice/docker-{HEX}.scope\n", {"container": HEX[:12]}),
-    (f"0::/docker/{HEX}\n", {"container": HEX[:12]}),
-    ("0::/system.slice/vllm@7.service\n", {"unit": "vllm@7.service"}),
-    ("0::/user.slice/user-0.slice/session-1.scope\n", {}),
-    ("", {}),
-])  # fmt: skip
-def test_the_control_group_names_the_pod(groups: str, fields: dict[str, str]) -> None:
-    assert processes.fields_of(groups) == fields
-
-
-def test_a_process_of_another_namespace_has_no_fields() -> None:
-    assert processes.owner_fields(0) == {}
-    assert processes.owner_fields(2**30) == {}
