@@ -14,8 +14,8 @@ from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup
 
-# Freed blocks of at least this size go back to the system at once. Parts of an upload are larger; blocks that come
-# and go often are smaller, or reused.
+# Freed blocks of at least this size go back to the system at once. Parts of an upload are larger. Blocks that are
+# made and freed often are smaller, or reused.
 LARGE_BYTES = 1 << 20
 
 
@@ -28,7 +28,7 @@ def run(settings: AgentSettings) -> int:
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
     give_back_blocks_of(LARGE_BYTES)
-    faulthandler.enable()  # so the watchdog's SIGABRT leaves every thread's trace in the log
+    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     usual_rule()
     return uvloop.run(_serve(settings))
 

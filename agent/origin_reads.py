@@ -76,7 +76,7 @@ class OriginReads:
         self._limiter = BothRates(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
-        self._ends: deque[Callable[[], None]] = deque()  # of runs, that the loop hasn't heard of
+        self._ends: deque[Callable[[], None]] = deque()  # of reads; the loop hasn't heard of them
         self._told_at = 0.0  # when the loop was woken for them last, by `time.monotonic`
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
         self._wrong: dict[tuple[str, int], str] = {}

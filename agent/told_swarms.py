@@ -15,7 +15,7 @@ from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
 
 MOST_SWARMS = 4096  # a tracker drops a member that tells of more (that of the release before)
-PART_BYTES = 1 << 20  # of a message; the limit of one is four times as much
+PART_BYTES = 1 << 20  # of a message; a message may have four of these
 KNOWN_BYTES = 10  # of one member's id in a message, at most
 PAUSE_S = 0.02  # between two parts: other messages go between them
 

@@ -26,7 +26,7 @@ def run(settings: TrackerSettings) -> int:
     """
     log.setup(settings.log_level, settings.log_format)
     raise_file_limit()
-    faulthandler.enable()  # so the watchdog's SIGABRT leaves every thread's trace in the log
+    faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     usual_rule()
     return uvloop.run(_serve(settings))
 

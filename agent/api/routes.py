@@ -149,7 +149,7 @@ class Route:
     body: type[msgspec.Struct] | Literal["bytes"] | None = None
     answer: str = JSON  # the media type of an answer that isn't an error
     query: tuple[str, bool] | None = None  # a parameter's name, and whether it is required
-    probe: bool = False  # also answered at the port for health probes and Prometheus
+    probe: bool = False  # the port for health probes and Prometheus answers it as well
 
     @property
     def key(self) -> tuple[str, str]:

@@ -132,7 +132,7 @@ class Download:
         """End it with an error, unless it has ended."""
         if not self.ended.done():
             self.ended.set_exception(without_frames(error))
-            self.ended.exception()  # or asyncio would log it when no client is left
+            self.ended.exception()  # asyncio logs an exception that nobody has asked for
 
     def succeed(self) -> None:
         """End it well, unless it has ended."""

@@ -167,7 +167,7 @@ class SwarmDriver:
             self._have |= fresh
             self._context.net.announce(self.digest, fresh)
             if fresh and self.complete:
-                self.tell_tracker()  # or it would grant the next node leases for these runs
+                self.tell_tracker()  # the tracker grants leases for runs that it thinks missing
 
     def on_lost(self) -> None:
         """The store found bad bytes: take over its set of proved runs."""
@@ -176,7 +176,7 @@ class SwarmDriver:
         if self.scheduler is not None and gone:
             self.post(e.RunsLost(gone))
         if gone:
-            self.tell_tracker()  # or others would be sent here for it
+            self.tell_tracker()  # the tracker sends nodes to those that have a run
 
     def _lost_on_disk(self, _runs: RunSet) -> None:
         # The store calls from any thread, also while the agent stops.

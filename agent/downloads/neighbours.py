@@ -11,7 +11,7 @@ MAX_CALLERS = 256  # whose addresses are kept until they are written down
 
 
 class Neighbours:
-    """The tracker's member list of one swarm, and who of it is a neighbour. What each of them has, `PeerNet` knows."""
+    """The tracker's member list of one swarm, and the members that are neighbours. `PeerNet` knows what each has."""
 
     def __init__(self, context: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}

@@ -300,7 +300,7 @@ class Push:
         """End it with an error, unless it has ended."""
         if not self.ended.done():
             self.ended.set_exception(error)
-            self.ended.exception()  # or asyncio would log it when no client is left
+            self.ended.exception()  # asyncio logs an exception that nobody has asked for
 
 
 def _missing(model: ModelStore, owed: Container[str]) -> list[Missing]:

@@ -230,7 +230,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _read_key(path: str) -> Secret:
-    """Read the cluster key. Who isn't root may look in the wrong place, and mustn't be told to make another key."""
+    """Read the cluster key. A user who isn't root may look in the wrong place: don't advise another key."""
     try:
         return read_cluster_key(path)
     except P2PCacheError as error:

@@ -199,7 +199,7 @@ class Meter:
             self._rate = float(event["rate"])
             return
         passed = now - self._since
-        if passed < 0.2:  # too short to measure
+        if passed < 0.2:  # the time is too short to measure
             return
         fresh = max(0, done - self._bytes) / passed
         weight = min(1.0, passed / 3.0) if self._rate else 1.0

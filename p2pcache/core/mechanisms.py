@@ -20,16 +20,16 @@ class Mechanisms:
     early_look: bool = True  # look beyond the rack early if nothing came yet
     endgame: bool = True  # ask twice for late runs
     slow_peers: bool = True  # pass slow neighbours over
-    doubt: bool = True  # stop counting what neighbours claim that deliver nothing
+    doubt: bool = True  # don't count the claims of neighbours that deliver nothing
     crowded_turns: bool = True  # let a crowded neighbour refuse for longer
     stuck_watch: bool = True  # tell the tracker of runs that don't come
 
     # What a node serves: `upload`.
     paced_slots: bool = True  # close slots where uploads take long
     slow_receivers: bool = True  # take no slot for a slow receiver
-    recall: bool = True  # tell who heard BUSY that there is room
-    yield_closed: bool = True  # make room for who heard BUSY while slots are closed
-    yield_rounds: bool = True  # make room for who heard BUSY two rounds ago
+    recall: bool = True  # tell nodes that heard BUSY that there is room
+    yield_closed: bool = True  # make room for nodes that heard BUSY while slots are closed
+    yield_rounds: bool = True  # make room for nodes that heard BUSY two rounds ago
     urgent_places: bool = True  # find places for urgent requests
     next_waits: bool = True  # let the next request of a served peer wait
 

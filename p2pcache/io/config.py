@@ -54,7 +54,7 @@ def find_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
     try:
         SYSTEM_FILE.stat()
     except PermissionError:
-        return SYSTEM_FILE  # who reads it says what to do
+        return SYSTEM_FILE  # the reader's error says what to do
     except OSError:
         return None
     return SYSTEM_FILE

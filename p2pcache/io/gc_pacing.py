@@ -1,8 +1,8 @@
 """When Python collects garbage cycles in a daemon with very many connections.
 
-Python's own rule now and then traverses all live objects: with 10,000 members that stops the tracker
-for most of a second. Its young generation is large, too, since each message replaces a few long-lived
-objects. Here the young generation is collected often, while it is small (about 1 ms), and then set aside
+Python's own rule now and then traverses all live objects: with thousands of members that stops the
+tracker. Its young generation is large, too, since each message replaces a few long-lived
+objects. Here the young generation is collected often, while it is small, and then set aside
 (`gc.freeze`). All objects are traversed only after many connections have ended: cycles consist of
 their remains.
 """
@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from p2pcache.io.tasks import Tasks
 
-# Thousands of messages a second leave tens of thousands of new objects, and a collection takes a microsecond
-# for each: once a second it would stall the loop for 40 ms or more.
+# Thousands of messages a second leave tens of thousands of new objects, and a collection looks at each. Seldom ones
+# would stall the loop.
 YOUNG_S = 0.05
 LEAST_ENDED = 500  # connections; some 30 KiB each, if all of it hung together in cycles
 SHARE_ENDED = 4  # a quarter of the live connections, if that is more: Python's rule for old objects

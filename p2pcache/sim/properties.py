@@ -205,7 +205,7 @@ def _usual_pause(run: Run) -> float:
     usual_s = turns * storm.run_bytes / slowest
     if storm.parts:  # storage gives one part after the other
         usual_s = max(usual_s, storm.scale_s)
-    if storm.hidden:  # the others bring it to all of them
+    if storm.hidden:  # sources bring it to all hidden nodes
         brought = sum(min(node.up.rate, storm.origin_rate) for node in sources)
         usual_s = max(usual_s, storm.hidden * storm.runs * storm.run_bytes / (brought or slowest))
     return usual_s

@@ -73,8 +73,8 @@ class Storm:
     partition_tracker: Literal["first", "both"] = "first"  # the side that the tracker is on
     partition_at: float = 0.3
     partition_s: float = 10.0
-    limit_s: float = 600.0  # give up after this many virtual seconds,
-    limit: float = 40.0  # or after this multiple of `scale_s`, if that is later
+    limit_s: float = 600.0  # virtual seconds after which a storm is given up
+    limit: float = 40.0  # multiple of `scale_s` after which it is given up, if that is later
     settings: SwarmSettings = field(default_factory=SwarmSettings)
     uploads: UploadSettings = field(default_factory=UploadSettings)
     leases: LeaseSettings = field(default_factory=LeaseSettings)

@@ -184,7 +184,7 @@ class Requester:
             peer.on_unrated_end(now)
             if outcome is Outcome.BUSY:
                 counters.busy += 1
-                if not request.waits:  # or it sends to us, and only keeps no place for the next run
+                if not request.waits:  # one that sends to us only keeps no place for the next run
                     self._rest(peer, now)
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1

@@ -64,7 +64,7 @@ class Key(NamedTuple):
     certificate: bool
     mode: int = 0
     blind: str = ""  # the agent's user, if it can't read the key
-    privileged: bool = True  # who asks can see the agent's settings
+    privileged: bool = True  # the caller can see the agent's settings
 
 
 class Certificate(NamedTuple):

@@ -56,7 +56,7 @@ class LeaseBook:
         self.leases: dict[RunIndex, Lease] = {}
         self.granted = 0  # leases given out, for metrics
         self.regranted = 0  # runs granted again though a live node has them
-        self.regranted_early = 0  # of them, before any member was stuck; these have their own cap
+        self.regranted_early = 0  # before any member was stuck; these have their own cap
         self.taken_over = 0  # leases taken from nodes that dragged on, unasked
         self.ends: Counter[str] = Counter()  # leases that are over, by reason; for metrics
         self.readers = Readers(roster.members, settings, random.Random(seed), doubted, reached)
@@ -257,7 +257,7 @@ class LeaseBook:
 
     def expire(self, now: float) -> bool:
         """End leases that weren't renewed, and rests that are over; returns whether any lease ended."""
-        self.readers.end_rests(now)  # also while nothing may be granted
+        self.readers.end_rests(now)  # rests end even while nothing may be granted
         if now < self._expires_from:
             return False
         for run in (over := [run for run, lease in self.leases.items() if lease.expires <= now]):

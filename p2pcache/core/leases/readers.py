@@ -151,7 +151,7 @@ class Readers:
             in_flight: leases at that moment, this one included.
             flow_s: how long its bytes flowed, in seconds; 0: not known.
         """
-        if not lease.adopted:  # or nobody knows how long it took
+        if not lease.adopted:  # nobody knows how long an adopted one took
             self._concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0

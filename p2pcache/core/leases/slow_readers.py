@@ -37,7 +37,7 @@ class SlowReaders:
         self._shares = RollingMedian(RECENT_READS)  # of a read's time, for each read that shared it
 
     def usual_among_s(self, in_flight: int) -> float:
-        """What a read usually takes if so many are under way: as of late, or longer if more share the way now."""
+        """Usual seconds of a read while `in_flight` are under way: as of late, or longer if more share the way."""
         return max(self.usual_s, self._shares.median * in_flight)
 
     def on_read_done(

@@ -49,7 +49,7 @@ class _DialRecord:
     dial: int = 0  # the number of the dial under way; 0: there is none
     begun: float = -inf  # the last dial
     again_at: float = inf  # it has failed, and is tried again then
-    failures: int = 0  # in a row
+    failures: int = 0  # dials that failed, in a row
     told: bool = False  # people were, since it was reached last
     deadline: float = inf  # the soonest of its times in `_due`; the others don't count
 
@@ -114,12 +114,12 @@ class DialBacks:
     def __init__(self) -> None:
         """No node is known."""
         self.doubted: set[NodeId] = set()  # others get leases before these
-        self.unreached: set[NodeId] = set()  # of them: their dial has failed
+        self.unreached: set[NodeId] = set()  # doubted nodes whose dial has failed
         self.reached: set[NodeId] = set()  # whatever is thought of the others
         self._nodes: dict[NodeId, _DialRecord] = {}
         self._new = _Line(RATE, BURST, AT_ONCE)
         self._again = _Line(AGAIN_RATE, 1, AGAIN_AT_ONCE)
-        self._dials = 0  # so far: their numbers
+        self._dials = 0  # dials begun; each has its number
         self._due: list[tuple[float, NodeId]] = []  # when to look at a node again
         self._sites: dict[str, _Site] = {}
         self._changed: set[NodeId] = set()  # see `changes`

@@ -86,7 +86,7 @@ class MemberRecord:
     aside: bool = False  # others get its leases first: it may be out of their reach
     failures: int = 0  # failed reads in a row
     rests_until: float = 0.0  # after the last of them
-    reading_place: Place | None = None  # where its leases count; it may have moved since
+    reading_place: Place | None = None  # its place when it began to read: there its leases count
     newest_done: float = -inf  # the start of the youngest lease that it has ended
     # How quickly it reads (`leases.slow_readers`).
     pace: Pace = Pace.USUAL

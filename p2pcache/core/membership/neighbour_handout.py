@@ -60,6 +60,6 @@ def _draw(
     pairs = [(drawn[i], drawn[-1 - i]) for i in range(len(drawn) // 2)]
     missing = count - len(pairs)
     chosen = [min(pair, key=lambda n: members[n].degree) for pair in pairs]
-    if missing > 0:  # too few to choose from: the others of the pairs as well
+    if missing > 0:  # there are too few pairs: take their other halves as well
         chosen += [n for n in drawn if n not in chosen][:missing]
     return chosen

@@ -18,8 +18,8 @@ AGAIN_AT_ONCE = 64
 AGAIN_RATE = 50.0  # a second
 LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
-# Without an answer other nodes get the leases; a node that answers later has lost nothing. At 25 Gbit/s 75 runs are
-# read in 0.1 s.
+# Without an answer other nodes get the leases; a node that answers later has lost nothing. A fast reader would
+# take dozens of runs in the time of a whole dial.
 DOUBT_AFTER_S = 0.05
 # An unreached node is tried again, as somebody may have opened the port; after twice as long each time, up to a dial in
 # eleven minutes for each node.
@@ -31,6 +31,6 @@ DISBELIEVED = 0.8
 
 # -- what is remembered --
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
-MOST_DEPARTED = 10_000  # of them
+MOST_DEPARTED = 10_000  # nodes that are gone
 MOST_REPLACED = 16  # processes of one id
 MAX_FIGURES = 20_000  # nodes whose last figures are kept for a model, departed ones included

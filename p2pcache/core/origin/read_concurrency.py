@@ -43,8 +43,8 @@ class ReadConcurrency:
         self.limit = least  # reads that may run at once
         self._waiting = self._flowing = 0.0  # reads that may wait, and flow, as of the last sample
         self._alone_s = inf  # the shortest time for which a read typically flows
-        self._best_rate = 0.0  # reads a second that ...
-        self._best_count = inf  # ... so many at once brought
+        self._best_rate = 0.0  # the highest rate so far, in reads per second
+        self._best_count = inf  # reads under way at that rate
         self._took_s: list[float] = []  # of the reads in this sample
         self._flow_s: list[float] = []
         self._under_way = 0  # sum over the sample: reads that ran when each of them ended
@@ -73,7 +73,8 @@ class ReadConcurrency:
             return
         ended, mean_s, flow_s = len(self._took_s), fmean(self._took_s), fmean(self._flow_s)
         rate = ended / max(now - self._since, MIN_READ_S)
-        # Little's law: so many were under way. Pauses make the rate too low, reads that end together the other number.
+        # Little's law gives the reads under way. Pauses make its rate too low; reads that end together make the mean
+        # of the counts too low. The larger number is right.
         count = max(self._under_way / ended, rate * mean_s)
         self._alone_s = min(self._alone_s, max(flow_s, MIN_READ_S))
         self._took_s, self._flow_s, self._under_way, self._since = [], [], 0, now

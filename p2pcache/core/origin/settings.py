@@ -31,7 +31,7 @@ SAME_RATE = 1.1  # a rate is another one from this ratio on
 # Runs without a holder that owners read at a time, as many leases are in flight. It is a count of runs: with a
 # window from the first of them on, one late run stopped the others and then all began at once (docs/lab/0013).
 LOOK_AHEAD = 40
-MIN_AHEAD = 24  # of them, though many others may be left to their owners
+MIN_AHEAD = 24  # runs without a holder, at least, though many may be left to their owners
 LEASED = 16  # runs that a lost tracker has granted at that moment, where storage is near
 PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
 # Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
@@ -52,7 +52,7 @@ RECENT_READS = 16  # reads over which the mean goes
 # Runs that the tracker had granted are waited for as long as this many times what a batch of reads takes, and no
 # longer than `owner_patience_s`, which was measured with slower reads.
 GRANTED_RATIO = 12.0
-GRANTED_MIN_S = 1.0  # where reads are quick: storage itself is this late now and then
+GRANTED_MIN_S = 1.0  # at least: storage whose reads are quick is this late now and then
 # Owners read this many times the number of reads that were under way before: as LOOK_AHEAD is to the usual leases.
 AHEAD_RATIO = LOOK_AHEAD / LEASED
 # Storage is far if this many times the usual leases were under way; less may be chance.
@@ -64,7 +64,7 @@ MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 # Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
-JOIN_SHARE = 8  # requests under way hold one part in so many of what is missing
+JOIN_SHARE = 8  # the missing runs divided by this are the most that requests under way hold
 # Seconds that such a request may take, as reads of late were: a run that becomes urgent may lie at the end of one.
 JOIN_S = 0.5
 

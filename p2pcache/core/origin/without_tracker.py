@@ -75,7 +75,7 @@ class WithoutTracker:
             self.owners.on_members((node,))
         self.reads = 0  # that this node has finished
         self.read_s = MIN_READ_S  # the mean time of the recent ones
-        self._failures = 0  # in a row
+        self._failures = 0  # failed reads in a row
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
         self._planned_at = now

@@ -94,7 +94,7 @@ class Peer:
         self.rated_s = 0.0  # fading sum of the seconds for them
         self.slow = False
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
-        self.stalls = 0  # in a row
+        self.stalls = 0  # stalled requests in a row
         self.refusals = 0  # BUSY in a row
         self.refused_since = self.refused_at = 0.0  # the first of them, and the last
         self.bdp = BandwidthDelay(rtt_s, now)

@@ -96,7 +96,7 @@ class PeerBook:
             elif self._boundaries.active:
                 self._count(peer, fresh)
                 self._add_near(peer, fresh)
-            else:  # nine events of ten end here
+            else:  # the usual case, kept short
                 self.rarity.add_holder(fresh)
         return fresh
 

@@ -2,7 +2,7 @@
 
 Bit r of plane i is bit i of run r's count. To add a neighbour with all its runs is a handful of operations on large
 integers, however many runs there are, and one pass over the planes finds the rarest of some runs. A list of counts
-would cost a Python step for each run: a neighbour with 35,000 runs would hold the loop for milliseconds.
+would cost a Python step for each run, and a neighbour with all of a large model would hold the loop.
 """
 
 from p2pcache.ids import RunIndex, RunSet

@@ -67,7 +67,7 @@ class SwarmState(_Message, frozen=True):
     run_count: int
     have: bytes = b""
     complete: bool = False
-    credit: int = 0  # > 0: it wants the rest, and works on so many leases at once
+    credit: int = 0  # leases that it works on at once; 0: it wants no more of the model
     leases: tuple[RunIndex, ...] = ()  # runs it is reading from the origin right now
     known: tuple[NodeId, ...] = ()  # the swarm's members as it last knew them
     label: str = ""  # a ref of the model; this and the next two fields are for people

@@ -1,1 +1,1 @@
-"""Who brings runs across the boundary of a rack or site."""
+"""Which node brings a run across the boundary of a rack or site."""

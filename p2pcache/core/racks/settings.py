@@ -11,14 +11,15 @@ MIN_LINKS = 4
 
 # -- late bridges --
 
-# A bridge is late if it brought less than this share of the median bridge's part of the runs that waited,
+# A bridge is late if it brings little and also owes much. Without the second condition a bridge that owes one or two
+# runs is called late by chance, and more than one copy crosses (docs/lab/0014).
+# It brings little: less than this share of the median bridge's part of the runs that waited.
 LATE_RATIO = 0.3
-# and if it also owes more than this many times what the others owe (and a few runs), or if one run has waited for
-# some reviews. Without the second condition bridges that owe one or two runs are called late by chance, and more
-# than one copy crosses (docs/lab/0014).
+# It owes much: more than OWED_RATIO times what the others owe and OWED_RUNS more.
 OWED_RATIO = 2
-OWED_RUNS = 2
-STUCK_REVIEWS = 2
-SILENT_REVIEWS = 6  # if most other bridges bring nothing either: then the uplink is slow
+OWED_RUNS = 2  # chance alone makes a bridge owe as many
+STUCK_REVIEWS = 2  # a bridge owes much, too, if one of its runs has waited for as many reviews
+# Instead of STUCK_REVIEWS while most other bridges bring nothing either: the uplink is slow.
+SILENT_REVIEWS = 6
 PROBATION_REVIEWS = 8  # reviews for which the second in order also does the work of a late bridge
 LONG_REVIEWS = 16  # reviews after which all nodes may fetch a run, whatever else its bridge brings

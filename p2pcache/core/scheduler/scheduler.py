@@ -115,7 +115,7 @@ class Scheduler:
             requester.act(self._origin.readings.live, now, out)
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
-        # Nine events of ten are have batches. They matter to the origin's side only if a lease waits to be read.
+        # Most events are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         self._have_batch.announce(now, out)

@@ -1,6 +1,6 @@
 """Everything that can happen to a model's swarm on one node, one class each.
 
-Plain slotted classes: a frozen dataclass costs four times as much to create, and a storm makes millions of events.
+They are plain slotted classes: frozen dataclasses are slow to create, and a storm makes millions of events.
 """
 
 from dataclasses import dataclass

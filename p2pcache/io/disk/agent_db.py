@@ -19,7 +19,8 @@ from p2pcache.io.disk.claims import ClaimRecords
 from p2pcache.io.disk.reserve_file import Spare
 
 HISTORY_ROWS = 1000  # weeks of a busy node, in 200 kB
-HISTORY_FAILURES = 200  # of them: a client that fails again and again must not push the rest out
+# Rows of failures: a client that fails again and again must not push the rest out.
+HISTORY_FAILURES = 200
 
 # The step to version n is _SCHEMAS[n - 1]; a step that was released never changes.
 _SCHEMAS = ("""

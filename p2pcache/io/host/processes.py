@@ -64,7 +64,7 @@ def owner_fields(pid: int, proc: Path = PROC) -> dict[str, str]:
 
 
 def fields_of(groups: str) -> dict[str, str]:
-    """The same for the text of a `/proc/PID/cgroup`."""
+    """The pod and container, or the unit, that the text of a `/proc/PID/cgroup` names."""
     found = {}
     if pod := _POD.search(groups):
         found["pod"] = pod[1].replace("_", "-")

@@ -22,7 +22,8 @@ from p2pcache.errors import Busy
 FIRST_REQUEST_S = 10.0  # an honest client sends at once; a slow loris doesn't
 RETRY_AFTER_S = 2  # in answers beyond the limit; clients add jitter of their own
 IDLE_S = 1.0  # an honest client sends within milliseconds; an idle connection may lose its place
-SWEEP_S, SWEEP_PARTS = 0.1, 20  # a sweep of 20,000 connections takes 5 ms: seldom, many at once
+# Each sweep looks at one part of the connections: a look at all would stall the loop.
+SWEEP_S, SWEEP_PARTS = 0.1, 20
 GOODBYE_S = 1.0  # for a refused client to read its answer
 PATIENCE_S = 1.0  # the longest delay of a client over its rate; beyond it the client is refused
 LEAST_CONNECTIONS, MOST_CONNECTIONS = 64, 1024  # 200 pods of one node at once, and room to spare

@@ -179,7 +179,7 @@ class OriginSettings:
     retry_for_s: float = 30.0  # without progress; longer than a 5 s outage, and a user still waits
     pool: int = 88  # 64 readers, 8 parts and 16 small uploads at once
     part_bytes: int = 8 * 1024 * 1024  # of a multipart upload; 8 of them in memory are 64 MiB
-    parts: int = 8  # uploaded at once: about 100 MB/s each on S3
+    parts: int = 8  # uploaded at once: storage limits each connection
     s3_addressing: str = "auto"  # auto: path for own endpoints, virtual hosts for AWS
     s3_unsigned: bool = False  # public buckets, without any credentials
 

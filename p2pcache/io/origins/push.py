@@ -17,11 +17,11 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.io.origins.base import Readable
 
-_QUESTIONS = 16  # HEADs and small uploads at once: 10,000 small files in seconds at 10 ms each
+_QUESTIONS = 16  # HEADs and small uploads at once: thousands of small files take seconds
 _LIST_FROM = 200  # blobs: for fewer, a listing of a full storage may cost more than asking
 _LIST_KEYS_EACH = 20  # keys listed at most for each blob; they cost a third of a request for it
 _LARGE_BYTES = 32 * 1024 * 1024  # from here a blob's own parts fill the link
-_LARGE_AT_ONCE = 2  # so that the next one starts while the last parts of the first end
+_LARGE_AT_ONCE = 2  # the next one starts while the last parts of the first end
 
 OpenBlob = Callable[[int], int]
 """From an index into `layout.blobs` to a descriptor, which the push closes."""

@@ -215,7 +215,7 @@ class OriginRepo:
         return data
 
     def put_manifest(self, digest: str, data: bytes, *, repair: bool = False) -> None:
-        """Store a manifest. The same bytes twice are fine; `repair`: write it even if it is stored."""
+        """Store a manifest. Storing the same bytes twice is fine; `repair`: write it even if it is stored."""
         found = None if repair else self.origin.stat(manifest_key(digest))
         if found is None or found.size != len(data):
             self.origin.put(manifest_key(digest), data)

@@ -34,7 +34,7 @@ from p2pcache.io.peers.serve.uploads import Uploads
 from p2pcache.io.peers.transport.workers import Inbox, Workers
 from p2pcache.io.security.tls import Tls
 
-MAX_THREADS = 4  # each for receiving and for writing: 2 cores carry 1 GB/s, 4 a 25 GbE link
+MAX_THREADS = 4  # for receiving, and as many for writing: enough for a 25 GbE link
 
 _log = logging.getLogger(__name__)
 

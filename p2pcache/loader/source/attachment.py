@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 # How long a lost agent is tried again. systemd starts an agent within a second; then it opens its cache.
 REATTACH_S = 10.0
-# The same for a load that has no origin to go to. It is longer, since a DaemonSet's update takes a
+# How long a load without an origin tries. It is longer than REATTACH_S, since a DaemonSet's update takes a
 # minute, a busy machine delays an agent's answer, and a failed load costs an engine's whole start.
 REATTACH_WITHOUT_ORIGIN_S = 60.0
 _PAUSE_S = 0.2  # between two tries

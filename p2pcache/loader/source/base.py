@@ -27,7 +27,7 @@ class SourceStats:
     bytes_disk: int = 0  # lay on this node when the load began
     verified_chunks: int = 0  # proved with BLAKE3, by the agent or by this process
     digest: str = ""  # the model's identity (hex); "" for a plain directory
-    notes: list[str] = field(default_factory=list)  # such as "attached again to an agent ..."
+    notes: list[str] = field(default_factory=list)  # "attached again to an agent ..."
 
 
 class Source(Protocol):

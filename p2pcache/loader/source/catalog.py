@@ -18,7 +18,7 @@ from p2pcache.loader.format.index import (
 from p2pcache.loader.source.base import Range, Source
 from p2pcache.loader.source.deadline import Deadline
 
-# Of a model's headers together. 91,000 tensors take 12 MB; parsing takes ten times the text.
+# All headers of a model together. A model of very many tensors has a tenth of this; parsing takes many times the text.
 MAX_ALL_HEADERS_BYTES = 256 << 20
 _WAIT_S = 1.0  # of one wait, before the deadline is checked again
 

@@ -22,7 +22,7 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.fetch import fetch_run
 from p2pcache.io.origins.repo import OriginRepo
 
-# One S3 connection gives about 100 MB/s, and all nodes of a broken cluster may read at once.
+# Storage limits each connection, and all nodes of a broken cluster may read at once.
 THREADS = 4
 
 

@@ -16,10 +16,10 @@ from botocore.exceptions import ClientError
 
 from p2pcache.io.origins.s3.errors import refuse_strangers
 
-SIGNED_FOR_S = (
-    900  # as long as a signature in a header is good for, within the server's and our clock
-)
-USED_FOR_S = 300.0  # well before that end, and before keys from a role, which are renewed minutes early, expire
+# A signature in a header is good for as long: the server's clock and ours may differ by this.
+SIGNED_FOR_S = 900
+# Shorter than SIGNED_FOR_S, and keys from a role are renewed minutes before they expire.
+USED_FOR_S = 300.0
 KEPT = 1024  # URLs of about a kilobyte
 # Refusals in a row, of URLs that botocore then had no trouble with, after which this storage takes none.
 REFUSALS = 3
@@ -42,7 +42,7 @@ class Presigned:
         self._bucket = bucket
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Signed] = OrderedDict()
-        self._refused = 0  # in a row
+        self._refused = 0  # refusals in a row
 
     def learn(self, client: Any, key: str) -> None:
         """Sign a URL for an object that botocore has just read without trouble."""
