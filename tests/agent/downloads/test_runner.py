@@ -195,7 +195,7 @@ async def test_a_part_ends_a_moment_after_its_last_client() -> None:
 
 
 @pytest.mark.parametrize("due", [{"flush_bytes": 10}, {"flush_interval_s": 0.0}])
-async def test_bytes_are_flushed_by_amount_and_by_time(due: dict[str, float]) -> None:
+async def test_bytes_are_flushed_by_amount_and_by_time(due: dict[str, Any]) -> None:
     desk = Desk(**due)
     task = desk.run()
     await asyncio.sleep(0.05)

@@ -35,6 +35,15 @@ class Desk:
         assert peer is not None
         return peer
 
+    def full(self) -> bool:
+        return self.limits.full
+
+    def starved(self) -> bool:
+        return self.limits.starved
+
+    def may_ask(self, *, across: bool = False) -> bool:
+        return self.limits.may_ask(across=across)
+
     def ask(self, peer: Peer, count: int) -> None:
         for run in bitset.members(bitset.lowest(self.states.free, count)):
             self.requests.on_sent(peer, run, now=0.0)
@@ -43,9 +52,9 @@ class Desk:
 def test_a_few_requests_flow_at_once() -> None:
     desk = Desk()
     desk.ask(desk.meet(2), USUAL - 1)
-    assert desk.limits.may_ask(across=False)
+    assert desk.may_ask()
     desk.ask(desk.book.peers[2], 1)
-    assert not desk.limits.may_ask(across=False)
+    assert not desk.may_ask()
 
 
 def test_a_link_that_holds_runs_has_places_of_its_own() -> None:
@@ -53,12 +62,12 @@ def test_a_link_that_holds_runs_has_places_of_its_own() -> None:
     peer = desk.meet(2)
     desk.ask(peer, USUAL)
     peer.bdp.runs = 2  # and the next one
-    assert not desk.limits.may_ask(across=False), "not measured yet"
+    assert not desk.may_ask(), "not measured yet"
     desk.limits.on_link_measured()
     desk.ask(peer, 2)
-    assert desk.limits.may_ask(across=False)
+    assert desk.may_ask()
     desk.ask(peer, 1)
-    assert not desk.limits.may_ask(across=False)
+    assert not desk.may_ask()
 
 
 def test_a_node_that_is_behind_asks_for_more() -> None:
@@ -66,40 +75,40 @@ def test_a_node_that_is_behind_asks_for_more() -> None:
     peers = [desk.meet(node) for node in (2, 3, 4, 5)]
     desk.states.set_proved(FULL & ~bitset.full(2 * USUAL))
     desk.ask(peers[0], USUAL)
-    assert not desk.limits.may_ask(across=False)
+    assert not desk.may_ask()
     desk.limits.measure()
-    assert desk.limits.may_ask(across=False)
+    assert desk.may_ask()
 
 
 def test_bytes_and_a_failed_disk_stop_everything() -> None:
     desk = Desk(run_bytes=SETTINGS.outstanding_bytes // 2)
     peer = desk.meet(2)
     desk.ask(peer, 1)
-    assert not desk.limits.full
+    assert not desk.full()
     desk.ask(peer, 1)
-    assert desk.limits.full
-    assert not desk.limits.may_ask(across=False)
+    assert desk.full()
+    assert not desk.may_ask()
     idle = Desk()
     idle.limits.halted = True
-    assert idle.limits.full
-    assert not idle.limits.may_ask(across=False)
+    assert idle.full()
+    assert not idle.may_ask()
 
 
 def test_places_are_kept_for_the_rack() -> None:
     desk = Desk(rack=(1, 2, 3))
     far, near = desk.meet(FAR), desk.meet(2)
     desk.ask(far, USUAL)
-    assert not desk.limits.may_ask(across=True)
+    assert not desk.may_ask(across=True)
     for _ in range(NEAR_PLACES):
-        assert desk.limits.may_ask(across=False)
+        assert desk.may_ask()
         desk.ask(near, 1)
-    assert not desk.limits.may_ask(across=False)
+    assert not desk.may_ask()
 
 
 def test_without_racks_no_place_is_kept() -> None:
     desk = Desk()
     desk.ask(desk.meet(FAR), USUAL)
-    assert not desk.limits.may_ask(across=False)
+    assert not desk.may_ask()
 
 
 def test_while_a_run_is_urgent_only_its_holders_are_asked() -> None:
@@ -122,15 +131,15 @@ def test_an_urgent_run_without_a_holder_stops_nobody() -> None:
 def test_a_node_whose_places_others_took_is_starved() -> None:
     desk = Desk()
     peer = desk.meet(2, bitset.full(2 * USUAL))
-    assert desk.limits.starved
+    assert desk.starved()
     desk.requests.on_sent(peer, RUNS - 1, now=0.0)
     desk.ask(peer, 1)
-    assert not desk.limits.starved, "little is in reach"
+    assert not desk.starved(), "little is in reach"
     rich = Desk()
     rich.ask(rich.meet(2), (USUAL - 1) // 2)
-    assert rich.limits.starved
+    assert rich.starved()
     rich.ask(rich.book.peers[2], 1)
-    assert not rich.limits.starved, "half of the usual requests flow"
+    assert not rich.starved(), "half of the usual requests flow"
 
 
 def test_few_neighbours_may_owe_several_runs_each() -> None:
