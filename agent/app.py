@@ -46,11 +46,11 @@ from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
 from p2pcache.io import pools
+from p2pcache.io.event_loop import LoopLag
 from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
 from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind, is_wildcard
-from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms

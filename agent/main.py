@@ -9,7 +9,7 @@ from p2pcache.agent.node.location import located
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.io import log
 from p2pcache.io.disk.syscalls import give_back_blocks_of
-from p2pcache.io.gc_pacing import usual_rule
+from p2pcache.io.event_loop import usual_rule
 from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
 from p2pcache.io.tasks import StopSignal, on_hangup

@@ -161,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
     _open_standard_streams()
     if argv is None:
         # Imports make hundreds of thousands of objects that stay. To look for garbage among them took a third of the
-        # CPU time of a start. A daemon goes back to the usual rule (`p2pcache.io.gc_pacing.usual_rule`).
+        # CPU time of a start. A daemon goes back to the usual rule (`p2pcache.io.event_loop.usual_rule`).
         gc.set_threshold(COLLECT_AFTER)
         _name_files_in_utf8()
     _write_utf8()

@@ -14,10 +14,9 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import NodeId
 from p2pcache.io import pools
 from p2pcache.io.clock import LOOK_S, AwakeClock
-from p2pcache.io.gc_pacing import GcPacing
+from p2pcache.io.event_loop import GcPacing, LoopLag
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import connection_limit
-from p2pcache.io.loop_lag import LoopLag
 from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
 from p2pcache.io.security.cluster_key import KeyWatch, check_exposure, read_cluster_key
 from p2pcache.io.security.tls import WATCH_S, open_tls

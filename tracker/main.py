@@ -7,7 +7,7 @@ import socket
 import uvloop
 
 from p2pcache.io import log
-from p2pcache.io.gc_pacing import usual_rule
+from p2pcache.io.event_loop import usual_rule
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier

@@ -18,7 +18,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.swarm.events import Outcome, Source
-from p2pcache.io.loop_lag import LoopLag
+from p2pcache.io.event_loop import LoopLag
 from p2pcache.io.security.tls import certificate_metrics
 
 _PREFIX = "p2pcache_agent_"

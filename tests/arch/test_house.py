@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ["p2pcache", "agent", "tracker", "cli"]
 MAX_LINES = 400  # a file that passes it is asking to be two things
+MAX_MODULES = 12  # of one folder, beside its doors; a reader takes in no more at a glance
+DOORS = ("__init__.py", "__main__.py")
 
 
 def sources() -> list[Path]:
@@ -32,6 +35,15 @@ def test_no_file_outgrows_its_purpose() -> None:
         if (n := len(p.read_text().splitlines())) > MAX_LINES
     }
     assert not long
+
+
+def test_no_folder_is_crowded() -> None:
+    modules = Counter(path.parent for path in sources() if path.name not in DOORS)
+    crowded = {
+        str(folder.relative_to(ROOT)): count
+        for folder, count in modules.items() if count > MAX_MODULES
+    }  # fmt: skip
+    assert not crowded
 
 
 def test_every_module_says_what_it_is() -> None:

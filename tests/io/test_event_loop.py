@@ -1,12 +1,16 @@
-"""Cycles are collected at our own times: the young often, everything once enough has ended."""
+"""A blocked loop is noticed. Cycles are collected often while they are young, and all once enough has ended."""
 
+import asyncio
 import gc
+import time
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from p2pcache.io.gc_pacing import LEAST_ENDED, GcPacing
+from p2pcache.io import event_loop
+from p2pcache.io.event_loop import LEAST_ENDED, GcPacing, LoopLag
+from p2pcache.io.tasks import Tasks
 
 
 class Knot:
@@ -50,3 +54,21 @@ async def test_the_old_go_when_enough_connections_have_ended() -> None:
     assert garbage.full == 1
     await garbage.collect_due()
     assert garbage.full == 1
+
+
+async def test_a_call_that_blocks_the_loop_is_told_of_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_loop, "SLEEP_S", 0.01)
+    monkeypatch.setattr(event_loop, "WINDOW_S", 0.5)
+    lag = LoopLag()
+    assert lag.worst_s == 0.0, "nothing was measured yet"
+    async with Tasks() as tasks:
+        lag.start(tasks)
+        await asyncio.sleep(0.05)
+        time.sleep(0.4)
+        await asyncio.sleep(0.05)
+        assert lag.worst_s >= 0.3
+        async with asyncio.timeout(30):
+            while lag.worst_s >= 0.3:
+                await asyncio.sleep(0.05)
