@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from p2pcache.core.racks import bridge_slots
 from p2pcache.core.racks.settings import (
     BRIDGE_SLOTS,
-    LATE_RATIO,
+    LATE_BRIDGE,
     LONG_REVIEWS,
     OWED_RATIO,
     OWED_RUNS,
@@ -136,8 +136,8 @@ class Boundaries:
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
-        limit = LATE_RATIO * median(parts.values())
-        reviews = SILENT_REVIEWS if len(parts) > 1 and not limit else STUCK_REVIEWS
+        usual = median(parts.values())
+        reviews = SILENT_REVIEWS if len(parts) > 1 and not usual else STUCK_REVIEWS
         stuck = before[reviews - 1] & runs if len(before) >= reviews else 0
         tolerated = self._tolerated(distance, runs)
         probation = {
@@ -145,7 +145,10 @@ class Boundaries:
         }
         late = {
             share: PROBATION_REVIEWS for share, part in parts.items()
-            if part <= limit and (stuck & share or (runs & share).bit_count() >= tolerated)
+            # A part is low when its bridge is slow: the two sides of the comparison change places. Where most bring
+            # nothing, one that brings nothing is late.
+            if (LATE_BRIDGE.is_slow(usual, part, len(parts)) if usual else not part)
+            and (stuck & share or (runs & share).bit_count() >= tolerated)
         }  # fmt: skip
         self._probation[distance] = probation | late
         return sum(self._probation[distance])
