@@ -1,13 +1,18 @@
-"""Who a process is: at the other end of a unix socket, and which pod, container or service it belongs to."""
+"""Who a process is: at the other end of a unix socket, and which pod, container or service it belongs to.
 
-import asyncio
+Standard library without asyncio: the CLI's fast path uses it.
+"""
+
 import re
 import socket
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from p2pcache.errors import NotAllowed
+
+if TYPE_CHECKING:
+    import asyncio
 
 PROC = Path("/proc")
 # kubepods-burstable-pod1234_ab.slice with systemd, /kubepods/burstable/pod1234-ab with cgroupfs
@@ -29,7 +34,7 @@ class Process(NamedTuple):
     groups: frozenset[int]  # the supplementary ones too
 
 
-def peer_of(transport: asyncio.BaseTransport | None) -> Process:
+def peer_of(transport: "asyncio.BaseTransport | None") -> Process:
     """The process at the other end of a connection over a unix socket.
 
     Raises:
