@@ -49,7 +49,7 @@ def push_to(
     target: AgentPush | DirectPush, model: Indexed, *, force: bool = False, repair: bool = False
 ) -> tuple[Event, list[Event]]:
     reporter = Reporter()
-    done = target.push(REF, model, reporter, force=force, repair=repair)
+    done = target.push(REF, model, reporter, spelling="team/m", force=force, repair=repair)
     return done, reporter.events
 
 
@@ -110,7 +110,7 @@ def test_what_storage_says_of_its_trouble(
 
     monkeypatch.setattr(OriginRepo, "push", slow)
     reporter = Telling()
-    target.push(REF, model, reporter, force=False, repair=False)
+    target.push(REF, model, reporter, spelling="team/m", force=False, repair=False)
     assert target.trouble == "503 from storage"
     assert all(one["trouble"] == "503 from storage" for one in reporter.events)
 
