@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset, rendezvous
 from p2pcache.core.origin.settings import (
+    LEAST_PATIENCE_S,
     MAX_OWNER_DIALS,
     PATIENCE_RATIO,
     SHORTER_PATIENCE,
@@ -30,19 +31,18 @@ class Plan(NamedTuple):
     wake_at: float  # when to plan again, in seconds
 
 
-def patience(settings: SwarmSettings, reads: int, pace_s: float) -> float:
+def patience(reads: int, pace_s: float, least_s: float = LEAST_PATIENCE_S) -> float:
     """How long an owner may bring nothing before it is passed over, in seconds.
 
     The runs that owners read at once share the origin's uplink and end together, and until then nothing comes from
-    anybody. Where that takes longer than the usual patience, all owners would be passed over and each node would read
-    everything (docs/lab/0027).
+    anybody. With less patience all owners would be passed over and each node would read everything (docs/lab/0027).
 
     Args:
-        settings: the usual patience.
         reads: runs that all nodes together may be reading now.
-        pace_s: seconds from one new run to the next, of late; 0: not known.
+        pace_s: seconds from one new run to the next, of late.
+        least_s: more where that isn't known yet.
     """
-    return max(settings.owner_patience_s, PATIENCE_RATIO * reads * pace_s)
+    return max(least_s, PATIENCE_RATIO * reads * pace_s)
 
 
 class OriginOwners:

@@ -28,11 +28,7 @@ SAME_RATE = 1.1  # a rate is another one from this ratio on
 
 # -- owners --
 
-# Runs without a holder that owners read at a time, as many leases are in flight. It is a count of runs: with a
-# window from the first of them on, one late run stopped the others and then all began at once (docs/lab/0013).
-LOOK_AHEAD = 40
-MIN_AHEAD = 24  # runs without a holder, at least, though many may be left to their owners
-LEASED = 16  # runs that a lost tracker has granted at that moment, where storage is near
+LEAST_PATIENCE_S = 2.0  # a connection that lost its packets begins again within it (RFC 6298)
 PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
 # Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
 SHORTER_PATIENCE = 0.25
@@ -41,23 +37,22 @@ MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like
 # -- without a tracker --
 
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Leases go out in file order. A run this far above all runs that we know of when the tracker dies was leased to
-# nobody: the usual leases are in flight, and as many more may have been read without our knowledge.
-BEYOND_LEASES = 48
-KNOWLEDGE_GAP = 32  # runs by which two nodes' knowledge differs at that moment
+# Reads that were under way in the swarm when its tracker was lost, whatever was measured: a tracker grants as many
+# where storage is near, and not many more where it is far.
+LEAST_UNDER_WAY = 8
+MOST_UNDER_WAY = 64
+# Runs without a holder that owners read at a time, over the reads that were under way: owners share them unevenly. It
+# is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
+# once (docs/lab/0013).
+AHEAD_RATIO = 2.5
+# Leases go out in file order. A run this many times the reads that were under way above all runs that we know of was
+# leased to nobody: they were in flight, and as many more may have been read without our knowledge.
+BEYOND_RATIO = 3
+KNOWLEDGE_RATIO = 2  # the same: runs by which two nodes' knowledge differs at that moment
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
 REST_S = 1.0  # pause after a failed read without a tracker; doubled with each failure in a row
 REST_MAX_S = 30.0  # storage that is back is found again within this time
 RECENT_READS = 16  # reads over which the mean goes
-# Runs that the tracker had granted are waited for as long as this many times what a batch of reads takes, and no
-# longer than `owner_patience_s`, which was measured with slower reads.
-GRANTED_RATIO = 12.0
-GRANTED_MIN_S = 1.0  # at least: storage whose reads are quick is this late now and then
-# Owners read this many times the number of reads that were under way before: as LOOK_AHEAD is to the usual leases.
-AHEAD_RATIO = LOOK_AHEAD / LEASED
-# Storage is far if this many times the usual leases were under way; less may be chance.
-FAR_RATIO = 2
-MAX_AHEAD = 160  # runs without a holder that owners read at a time, at most
 
 # -- a node alone --
 

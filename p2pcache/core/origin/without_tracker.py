@@ -7,17 +7,13 @@ from p2pcache.core import backoff, bitset
 from p2pcache.core.origin.owners import OriginOwners, Plan, patience
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
-    BEYOND_LEASES,
-    FAR_RATIO,
-    GRANTED_MIN_S,
-    GRANTED_RATIO,
-    KNOWLEDGE_GAP,
-    LEASED,
-    LOOK_AHEAD,
-    MAX_AHEAD,
-    MIN_AHEAD,
+    BEYOND_RATIO,
+    KNOWLEDGE_RATIO,
+    LEAST_PATIENCE_S,
+    LEAST_UNDER_WAY,
     MIN_READ_S,
     MIN_SHARE,
+    MOST_UNDER_WAY,
     RECENT_READS,
     REST_MAX_S,
     REST_S,
@@ -65,11 +61,10 @@ class WithoutTracker:
         # We were a member at the tracker that is gone, so we know some of its grants.
         self._met = False
         self._return_s = 0.0  # how long we wait for it to come back
-        self._grace_ended = False  # runs that it had granted aren't waited for any more
-        self._leased = LEASED  # runs that it had granted at most
+        # For so long runs that it may have granted are left to their readers.
+        self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
+        self._under_way = LEAST_UNDER_WAY  # reads of all nodes when it was lost
         self._unleased: RunSet = 0  # runs that it can't have granted to anybody
-        self._ahead = LOOK_AHEAD  # runs without a holder that owners read at a time
-        self._read_s_before = 0.0  # the mean time of our reads when the tracker was lost
         self.owners = OriginOwners(node, settings)
         if not tracker:
             self.owners.on_members((node,))
@@ -87,20 +82,20 @@ class WithoutTracker:
             return
         self.tracker_up = False
         self._down_since = self._plan_at = now
-        self._met, self._grace_ended = True, False
+        self._met = True
         self._pace.on_tracker_lost()
         self._return_s = RETURN_S * (1 + self._dice.random() / 2)
+        # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
+        pace_s = self._pace.least_mean_s
+        under_way = int(self.read_s / pace_s) if pace_s else 0
+        self._under_way = max(LEAST_UNDER_WAY, min(under_way, MOST_UNDER_WAY))
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
-        self._unleased = mine.full & ~bitset.full(known.bit_length() + BEYOND_LEASES)
-        # No more than this node lacks at the moment, or the end of a small model would be waited for as if a whole
-        # batch was being read. The number doesn't shrink later, or the last runs would be read again.
-        self._leased = min(LEASED, mine.missing.bit_count())
-        self._read_s_before = self.read_s
-        # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
-        under_way = self.read_s / self._pace.least_mean_s if self._pace.least_mean_s else 0.0
-        is_far = under_way >= FAR_RATIO * LEASED
-        self._ahead = min(MAX_AHEAD, int(AHEAD_RATIO * under_way) if is_far else LOOK_AHEAD)
+        beyond = known.bit_length() + BEYOND_RATIO * self._under_way
+        self._unleased = mine.full & ~bitset.full(beyond)
+        # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
+        # The number doesn't shrink later, or the last runs would be read again.
+        self._grace_s = self._patience_s(min(self._under_way, mine.missing.bit_count()), now)
 
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""
@@ -166,7 +161,7 @@ class WithoutTracker:
 
     def knows_no_grants(self, now: float) -> bool:
         """Whether no run has to be left to a node that may have got it from the lost tracker."""
-        return not self.tracker_up and self._is_grace_over(now)
+        return not self.tracker_up and now >= self._grace_ends_at
 
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
@@ -185,7 +180,7 @@ class WithoutTracker:
             now: seconds.
         """
         if self.is_cut_off:
-            return Plan(self.plan_sole(rotten, MAX_AHEAD, now), [], math.inf)
+            return Plan(self.plan_sole(rotten, MOST_UNDER_WAY, now), [], math.inf)
         runs = list(self._mine.in_order(self._nearest(rotten, now)))
         # While storage refused our reads it refused those of other owners, too: they weren't idle.
         quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
@@ -195,8 +190,8 @@ class WithoutTracker:
         plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
         self._planned_at = now
         self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
-        if not self._is_grace_over(now) and self._grace_ends_at() < self._plan_at:
-            self._plan_at = self._grace_ends_at()
+        if now < self._grace_ends_at < self._plan_at:
+            self._plan_at = self._grace_ends_at
         return plan
 
     def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:
@@ -220,50 +215,41 @@ class WithoutTracker:
             most: reads at once that no node may exceed.
         """
         share = 1 if self.is_cut_off else max(1, self.owners.share)
-        far = self._ahead // share if share > 1 and self._ahead > LOOK_AHEAD else 0
-        return max(MIN_SHARE, usual // share, min(far, most))
+        before = self._under_way if share > 1 else 0
+        return max(MIN_SHARE, usual // share, min(before // share, most))
 
     def _alone_at(self) -> float:
         """When this node may read runs that nobody else can be reading."""
         if self.is_cut_off:
             return -math.inf
-        return self._down_since + self._return_s if self._met else self._grace_ends_at()
+        return self._down_since + self._return_s if self._met else self._grace_ends_at
 
+    @property
     def _grace_ends_at(self) -> float:
-        """When the runs that the tracker granted have been read, or won't be."""
-        if not self._met:
-            return self._down_since + self._settings.lease_ttl_s + self._settings.fallback_grace_s
-        # Neighbours tell which of them were read.
-        patience_s = self._patience_s(self._leased, self._down_since)
-        if self._pace.least_mean_s:
-            reads_s = max(self._read_s_before, LEASED * self._pace.least_mean_s)
-            patience_s = min(patience_s, max(GRANTED_MIN_S, GRANTED_RATIO * reads_s))
-        return self._down_since + patience_s
-
-    def _is_grace_over(self, now: float) -> bool:
-        """Latched: once the grace period has ended it stays ended.
-
-        The pace that is measured during the wait would lengthen it.
-        """
-        self._grace_ended = self._grace_ended or now >= self._grace_ends_at()
-        return self._grace_ended
+        """When the runs that the tracker granted have been read, or won't be; neighbours tell which of them were."""
+        alone_s = (
+            self._settings.owner_patience_s if self._met and self.owners.share <= 1 else math.inf
+        )
+        return self._down_since + min(self._grace_s, alone_s)
 
     def _patience_s(self, reads: int, now: float) -> float:
+        usual_s, pace_s = self._settings.owner_patience_s, self._pace.least_mean_s
         if self.owners.share <= 1:
-            return self._settings.owner_patience_s  # no other owner's runs can reach this node
-        pace_s = self._pace.least_mean_s if self.reads else self._pace.estimated_s(now)
-        return patience(self._settings, reads, pace_s)
+            return usual_s  # no other owner's runs can reach this node
+        if not self.reads:  # how quick storage is isn't known from here
+            return patience(reads, self._pace.estimated_s(now), usual_s)
+        return patience(reads, pace_s, LEAST_PATIENCE_S if pace_s else usual_s)
 
     def _nearest(self, rotten: RunSet, now: float) -> RunSet:
         """The runs that owners should read next."""
         mine = self._mine
         busy = mine.requested | mine.fetching | mine.leased | rotten
         orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
-        if not self._is_grace_over(now):
+        if now < self._grace_ends_at:
             # Another owner may know of a few runs more and leave alone runs that are free for this node. Those must
             # not take all places.
             orphans &= self._unleased
-            ahead = orphans & self._unleased << KNOWLEDGE_GAP or orphans
+            ahead = orphans & self._unleased << KNOWLEDGE_RATIO * self._under_way or orphans
         disputed = orphans & ~ahead
-        places = max(MIN_AHEAD, self._ahead - disputed.bit_count())
+        places = max(self._under_way, int(AHEAD_RATIO * self._under_way) - disputed.bit_count())
         return disputed | bitset.lowest(ahead, places) | orphans & mine.urgent

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from p2pcache.core import rendezvous
 from p2pcache.core.origin.owners import OriginOwners, patience
+from p2pcache.core.origin.settings import LEAST_PATIENCE_S
 from p2pcache.core.settings import SwarmSettings
 
 SETTINGS = SwarmSettings()
@@ -123,10 +124,10 @@ def test_an_idle_owner_that_lies_does_not_get_its_place_back() -> None:
 
 
 def test_owners_have_the_time_that_reads_take_which_share_an_uplink() -> None:
-    assert patience(SETTINGS, 40, 0.0) == PATIENCE_S, "it isn't known"
-    assert patience(SETTINGS, 40, 0.05) == PATIENCE_S
-    assert patience(SETTINGS, 40, 0.5) == 40.0
-    assert patience(SETTINGS, 3, 0.5) == PATIENCE_S
+    assert patience(40, 0.0, PATIENCE_S) == PATIENCE_S, "it isn't known"
+    assert patience(40, 0.005) == LEAST_PATIENCE_S
+    assert patience(40, 0.5) == 40.0
+    assert patience(3, 0.5) == 3.0
 
 
 def test_neighbours_are_members_even_if_the_tracker_had_no_time_to_say_so() -> None:

@@ -86,7 +86,7 @@ def lose_tracker(runs: int, held: int) -> Desk:
 
 def test_without_the_tracker_an_owner_soon_reads_runs_that_cannot_be_leased() -> None:
     desk = lose_tracker(runs=200, held=10)
-    beyond = {run for run in range(58, 200) if order(run, (1, 2, 3))[0] == 1}
+    beyond = {run for run in range(34, 200) if order(run, (1, 2, 3))[0] == 1}
     assert of(Fetch, desk.sleep(0.4)) == [], (
         "the connection to the tracker may come back within this time"
     )
@@ -99,8 +99,8 @@ def test_without_the_tracker_an_owner_soon_reads_runs_that_cannot_be_leased() ->
 
 def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
     desk = lose_tracker(runs=300, held=10)
-    owner = {run: order(run, (1, 2, 3))[0] for run in range(58, 300)}
-    stuck = min(run for run, node in owner.items() if node != 1 and run >= 58 + 32)
+    owner = {run: order(run, (1, 2, 3))[0] for run in range(34, 300)}
+    stuck = min(run for run, node in owner.items() if node != 1 and run >= 34 + 16)
     theirs = {run for run, node in owner.items() if node != 1 and run != stuck}
     desk.sleep(0.7)
     desk.do(PeerHas(2, bitset.of(theirs), 0))
@@ -109,8 +109,8 @@ def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
 
 
 def test_without_the_tracker_an_owner_reads_the_rest_when_nobody_came_to_have_it() -> None:
-    desk = lose_tracker(runs=40, held=0)
-    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    desk = lose_tracker(runs=24, held=0)
+    mine = {run for run in range(24) if order(run, (1, 2, 3))[0] == 1}
     assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
     assert read_all(desk, of(Fetch, desk.sleep(0.2))) == mine
     assert of(Dial, desk.out) == []
@@ -171,8 +171,8 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
 
 def test_no_owner_is_idle_while_our_own_reads_do_not_end() -> None:
     """While storage is silent, nobody may pass over all other owners and read everything."""
-    desk = lose_tracker(runs=40, held=0)
-    mine = {run for run in range(40) if order(run, (1, 2, 3))[0] == 1}
+    desk = lose_tracker(runs=24, held=0)
+    mine = {run for run in range(24) if order(run, (1, 2, 3))[0] == 1}
     fetches = of(Fetch, desk.sleep(10 * SETTINGS.owner_patience_s))
     assert read_all(desk, fetches) == mine
 
@@ -224,7 +224,7 @@ def test_reads_that_fail_together_are_one_failure(outcome: Outcome) -> None:
 
 def test_a_cut_off_node_does_not_wait_for_leases_of_the_lost_tracker() -> None:
     """A node whose network is cut before anything came knows no pace, and must not wait for long."""
-    desk = Desk(runs=40)
+    desk = Desk(runs=24)
     desk.do(Members((1, 2, 3)))
     desk.up()
     desk.sleep(15)
@@ -232,7 +232,7 @@ def test_a_cut_off_node_does_not_wait_for_leases_of_the_lost_tracker() -> None:
     for node in (2, 3):
         desk.do(DialFailed(node))
     assert of(Fetch, desk.sleep(SETTINGS.owner_patience_s - 0.1)) == []
-    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(40))
+    assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(24))
 
 
 def refused(desk: Desk) -> None:
@@ -282,12 +282,12 @@ def test_leases_of_a_lost_tracker_are_no_more_than_the_missing_runs() -> None:
 
 def test_leases_of_a_lost_tracker_are_waited_for_once() -> None:
     """A pace that becomes known during the wait must not lengthen it."""
-    desk = Desk(runs=30)
+    desk = Desk(runs=24)
     desk.do(Members((1, 2)))
     desk.up()
     desk.do(TrackerDown())
     fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + 1))
-    own = [run for run in range(30) if order(run, (1, 2))[0] == 1]
+    own = [run for run in range(24) if order(run, (1, 2))[0] == 1]
     read: list[int] = []
     while fetches:
         desk.now += 0.5
