@@ -83,12 +83,6 @@ class LeaseSettings:
     enough_holders: int = 2
     # Median read times after which a lease is stuck and its run may be granted again.
     stuck_factor: float = 4.0
-    # Share of the runs that may be granted again while a live node has them: re-grants help stuck nodes, and this
-    # bounds what they cost the origin.
-    rescue_cap: float = 0.04
-    # Share of the runs that may be taken unasked from readers that take too long: the origin is read hardly more than
-    # once (docs/lab/0013).
-    unasked_cap: float = 0.008
     # Nodes that must see wrong bytes of one run before leases stop: one alone may have bad memory or another bucket.
     mismatches_to_stop: int = 2
 

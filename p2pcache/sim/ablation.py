@@ -56,8 +56,6 @@ _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "read_concurrency": {"settings": {"origin_ahead": 0}},
     "few_askers": {"uploads": {"few_askers_places": 0}},
     "slow_readers": {"leases": {"slow_node_ratio": 1e9}},
-    "taken_back": {"leases": {"unasked_cap": 0.0}},
-    "regrants": {"leases": {"rescue_cap": 0.0}},
 }
 """Rules that do nothing at these settings, by part of a `Storm`."""
 

@@ -119,7 +119,7 @@ def alpha_bound(run: Run) -> float:
     """The bytes that a storm with these faults may read from the origin, in model sizes.
 
     One copy for each part of the swarm that the others can't reach, the runs that died with their only holders, the
-    runs that slow nodes were reading, and the share that may be granted again to help stuck nodes.
+    runs that slow nodes were reading.
     """
     storm, cluster = run.storm, run.cluster
     copies = 1 + (storm.partition is not None) + (storm.hidden > 0) + 2 * _mostly_hidden(storm)
@@ -135,7 +135,7 @@ def alpha_bound(run: Run) -> float:
         copies += storm.reading * silent  # read by each of them until it was noticed
     if storm.liars:
         lost += LEASES_LOST  # requested from the liar while the leases went on
-    return copies + storm.leases.rescue_cap + lost / storm.runs
+    return copies + lost / storm.runs
 
 
 def _read_by_newcomers(storm: Storm) -> float:

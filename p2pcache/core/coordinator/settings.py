@@ -27,8 +27,6 @@ ACCUSERS_TO_HIDE = 2  # nodes that were sent to a holder in vain: one alone may 
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
 SCARCE = 2  # holders at most, for a run to be worth a second read
 REGRANT_AFTER_S = 4.0  # after holders were introduced and didn't help
-# Runs, however few a model has: four nodes that nobody can dial get two leases each before that is noticed.
-LEAST_REGRANTED_EARLY = 8
 MAX_INTRODUCTIONS = 20_000  # remembered for each swarm, at about 200 bytes each
 CUT_OFF_S = 60.0  # a member that was introduced in vain isn't introduced anew before
 AGAIN_TIMES = 4  # more runs are read again for a member that is cut off, each time

@@ -20,7 +20,6 @@ from p2pcache.core.coordinator.settings import (
     AGAIN_TIMES,
     CUT_OFF_S,
     INTRODUCED,
-    LEAST_REGRANTED_EARLY,
     MAX_INTRODUCTIONS,
     MAX_NAMED,
     MAX_STUCK_RUNS,
@@ -100,16 +99,14 @@ class StuckRuns:
         if not self.perhaps_lost or not self._book.readers.fit or now < self._search_at:
             return
         self._search_at = now + SEARCH_S
-        most = max(LEAST_REGRANTED_EARLY, self._book.regrant_cap)
-        if self._book.regranted_early >= most:
+        left = self._book.readers.most_at_once - self._book.regranted_early
+        if left <= 0:
             self.perhaps_lost.clear()
             return
         alone = self._roster.alone(self.perhaps_lost & self._unreached)
         self.perhaps_lost.clear()
-        # No more than that: perhaps only the tracker can't dial them.
-        again = bitset.lowest(
-            alone & ~self._book.leased & ~self._book.free, most - self._book.regranted_early
-        )
+        # No more than were granted before the verdict: perhaps only the tracker can't dial them.
+        again = bitset.lowest(alone & ~self._book.leased & ~self._book.free, left)
         self._book.regranted_early += again.bit_count()
         self._book.regrant(again, now)
 
@@ -257,8 +254,7 @@ class StuckRuns:
             self._introduced[key] = now, tuple(found)
         elif (idle or len(found) <= SCARCE) and now - before[0] >= REGRANT_AFTER_S:
             del self._introduced[key]
-            hidden = all(self._book.readers.is_hidden(one) for one in found)
-            if idle or hidden or self._book.regrants_left:
+            if idle or all(self._book.readers.is_hidden(one) for one in found):
                 self._regrant(record, 1 << run, now)
             if idle:
                 record.introduced_in_vain, record.read_again = now, MAX_STUCK_RUNS

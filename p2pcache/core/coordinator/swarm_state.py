@@ -227,8 +227,6 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
         if self.roster.silent or self.stuck_runs.perhaps_lost:
             self.stuck_runs.step(now, out)
-        for node, runs in self.book.take_back_overdue(now).items():
-            out.append(Send(node, m.Revoke(self.digest, tuple(runs))))
         if self.lost_runs.busy:
             poll = m.Poll(self.digest)
             polled = self.lost_runs.step(self.roster, self.book, now)

@@ -7,7 +7,6 @@ bytes early and neighbours always want the same region; `reader_choice` says whi
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
@@ -19,9 +18,7 @@ from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
     CONNECTION_DOUBLINGS,
     MAX_SKIPPED,
-    SLOW_READER,
     STORY_ENTRIES,
-    UNASKED_TIMES,
 )
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
@@ -56,8 +53,7 @@ class LeaseBook:
         self.leases: dict[RunIndex, Lease] = {}
         self.granted = 0  # leases given out, for metrics
         self.regranted = 0  # runs granted again though a live node has them
-        self.regranted_early = 0  # before any member was stuck; these have their own cap
-        self.taken_over = 0  # leases taken from nodes that dragged on, unasked
+        self.regranted_early = 0  # of them, before any member was stuck; these have a cap
         self.ends: Counter[str] = Counter()  # leases that are over, by reason; for metrics
         self.readers = Readers(roster.members, settings, random.Random(seed), doubted, reached)
         self.integrity = OriginIntegrity(settings.mismatches_to_stop)
@@ -69,7 +65,6 @@ class LeaseBook:
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
         self._failed_at: dict[RunIndex, set[NodeId]] = {}  # the nodes that couldn't read a run
         self._times_taken: dict[RunIndex, int] = {}  # how often a run was taken from a slow node
-        self._reviewed_at = 0.0  # when leases that drag on were last looked for
         self._expires_from = inf  # no lease expires before
         self._log = RunLog(STORY_ENTRIES)
 
@@ -207,33 +202,6 @@ class LeaseBook:
         self._note(runs, "rescued", now)
         self.set_free(runs, now)
 
-    @property
-    def regrants_left(self) -> int:
-        """How many more runs may be granted again to help members that wait."""
-        used = self.regranted - self.regranted_early + self.taken_over
-        return max(0, self.regrant_cap - used)
-
-    def take_back_overdue(self, now: float) -> dict[NodeId, list[RunIndex]]:
-        """Take leases back that drag on, though no member has complained.
-
-        Only exceptions (if many drag on it is the origin) that another node could read, within a cap of their own. A
-        read whose packets were lost is left to a node that goes on reading others (`_taken_back_at`).
-
-        Returns:
-            Runs to revoke, by node.
-        """
-        self._reviewed_at = now
-        late = [run for run, when in self._taken_back_at(now) if now >= when]
-        if not late or len(late) > max(1, SLOW_READER.max_share * self.at_once):
-            return {}
-        revoked: dict[NodeId, list[RunIndex]] = {}
-        for run in late[: self._unasked_left]:
-            record = self._members[self.leases[run].node]
-            if self.readers.others_are_quick(record) and self.take_over(run, now) is not None:
-                self.taken_over += 1
-                revoked.setdefault(record.node, []).append(run)
-        return revoked
-
     def take_over(self, run: RunIndex, now: float) -> NodeId | None:
         """Take a lease from a node that is far too slow, for a member that is stuck without the run.
 
@@ -278,9 +246,7 @@ class LeaseBook:
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all quick readers may have it
-            barred = self._barred(run)
-            record = self._choice.choose_reached(run, barred) if again else None
-            record = record or self._choice.choose(run, barred, slow_too=again)
+            record = self._choice.choose(run, self._barred(run), again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
                 self.granted += 1
@@ -295,12 +261,8 @@ class LeaseBook:
         return given
 
     def next_wakeup(self) -> float | None:
-        """When a lease expires, drags on, or a resting reader may be tried again."""
+        """When a lease expires, or a resting reader may be tried again."""
         ends = [self._expires_from] if self.leases else []
-        if self._unasked_left and len(self.readers) > 1:
-            reviewed = self._reviewed_at
-            one = next((at for _, at in self._taken_back_at(inf) if at > reviewed), inf)
-            ends += [at for _, at in self._taken_back_at(one) if at > reviewed]
         if self.free and self.integrity.stopped is None and len(self.leases) < self.at_once:
             rest = self.readers.next_rested()
             if rest is not None:
@@ -334,26 +296,6 @@ class LeaseBook:
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""
         return len(self.leases) - self.readers.count_dragging(self.leases.values(), now)
-
-    @property
-    def regrant_cap(self) -> int:
-        """How many runs may be read twice in all to help members that wait."""
-        return max(1, int(self._settings.rescue_cap * self.run_count))
-
-    @property
-    def _unasked_left(self) -> int:
-        """How many more leases may be taken back though no member has complained."""
-        cap = max(1, int(self._settings.unasked_cap * self.run_count))
-        return min(self.regrants_left, max(0, cap - self.taken_over))
-
-    def _taken_back_at(self, until: float) -> Iterator[tuple[RunIndex, float]]:
-        """When leases are taken back unasked, later than for a member that is stuck; all those up to a time."""
-        patience_s = UNASKED_TIMES * self.readers.patience_s(len(self.leases))
-        for run, lease in self.leases.items():  # the oldest first
-            if lease.since + patience_s > until:
-                break
-            if self._members[lease.node].newest_done <= lease.since:
-                yield run, lease.since + patience_s * 2.0 ** self._times_taken.get(run, 0)
 
     def _note(self, runs: RunSet, word: str, now: float) -> None:
         """Log what happened to runs; of more than the log holds, to the first ones."""

@@ -18,6 +18,13 @@ Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
 
 
+Tier = tuple[bool, bool, bool]
+"""What is held against a reader: others may not get what it reads, it is slow, it is on probation."""
+
+FIT: Tier = (False, False, False)
+_ON_PROBATION: Tier = (False, False, True)
+
+
 class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
@@ -30,9 +37,8 @@ class ReaderChoice:
     5. fewer leases in flight;
     6. dice.
 
-    A slow reader gets a lease only if no quick one will read the run later (`_is_awaited`). A reader that stands aside
-    gets one only if no other will. Of each level of leases in flight a sample is drawn, so a choice takes constant
-    time; it is the best candidate of the samples.
+    A reader that stands aside or is slow gets a lease only if no better one will read the run later. Of each number of
+    leases in flight a sample is drawn, so a choice takes constant time.
     """
 
     def __init__(self, readers: Readers, roster: Roster) -> None:
@@ -41,116 +47,65 @@ class ReaderChoice:
         self._readers = readers
 
     def choose(
-        self, run: RunIndex, barred: AbstractSet[NodeId], *, slow_too: bool = False
+        self, run: RunIndex, barred: AbstractSet[NodeId], *, again: bool = False
     ) -> MemberRecord | None:
-        """The reader of a run, or None if none that is fit has room for it.
+        """The reader of a run, or None if none has room for it, or a better one will read it later.
 
         Args:
             run: which.
             barred: nodes that couldn't read it.
-            slow_too: a slow reader may get it even if a quick one may read it later.
+            again: members waited for it in vain. What others read may be of use to nobody, so a reader that the
+                tracker could dial comes before one of which nothing is known.
         """
-        readers = self._readers
-        if not len(readers):
-            return None
-        if not readers.fit:
-            return self._choose_quick_first(run, barred, aside=True, slow_too=slow_too)
-        found = self._choose_quick_first(run, barred, aside=False, slow_too=slow_too)
-        if found is not None or not readers.aside:
-            return found
-        for one in readers.working.values():
-            if not one.aside and not readers.rests(one) and readers.lacks(one, barred, run):
-                return None  # it may read the run soon
-        return self._choose_quick_first(run, barred, aside=True, slow_too=slow_too)
-
-    def choose_reached(self, run: RunIndex, barred: AbstractSet[NodeId]) -> MemberRecord | None:
-        """The least busy of the readers that the tracker could dial, if these are few; None: any may read.
-
-        For a run that is granted again because members waited for it in vain. Where the tracker can dial hardly any
-        node it doesn't doubt the others, as perhaps itself is out of reach; but what the others read may be of use to
-        nobody.
-        """
-        readers = self._readers
-        few = [one for node, one in readers.working.items() if node in readers.reached]
-        if 2 * len(few) >= len(readers):
-            return None
-        fit = [
-            one for one in few
-            if len(one.runs) < one.credit and not one.aside and not readers.rests(one)
-            and readers.lacks(one, barred, run)
-        ]  # fmt: skip
-        return min(fit, key=lambda one: (len(one.runs), one.node), default=None)
+        best, worst = None, (True, True, True)
+        for one in self._with_room(run, every=again):
+            if self._readers.rests(one) or not self._readers.lacks(one, barred, run):
+                continue
+            tier = self._tier(one, again=again)
+            if best is None or tier < worst:
+                best, worst = one, tier
+            if tier == FIT:
+                break
+        if again or worst <= _ON_PROBATION or not self._will_be_read(run, barred, worst):
+            return best
+        return None
 
     def acceptable(self) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell."""
         runs, readers = 0, self._readers
-        share = self._share
-        for levels in readers.with_room:
-            for level in levels[:share]:
-                for node in level.draw(readers.dice, SAMPLE):
-                    runs |= readers.working[node].wanted
+        for level in readers.with_room[: self._share]:
+            for node in level.draw(readers.dice, SAMPLE):
+                runs |= readers.working[node].wanted
         return runs
 
-    def _choose_quick_first(
-        self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
-    ) -> MemberRecord | None:
-        any_slow = bool(self._readers.slow_readers.resting)
-        found = self._choose_of(run, barred, aside=aside, slow_too=not any_slow)
-        if found is None and any_slow:
-            found = self._choose_of(run, barred, aside=aside, slow_too=True)
-            if found is not None and not slow_too and self._is_awaited(run, barred, aside=aside):
-                return None
-        return found
-
-    def _choose_of(
-        self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool, slow_too: bool
-    ) -> MemberRecord | None:
-        share = self._share
+    def _with_room(self, run: RunIndex, *, every: bool) -> Iterator[MemberRecord]:
+        """Candidates by what comes after their tier: holders of racks, then by leases in flight, then dice."""
+        readers = self._readers
         # Racks have equal shares, whatever their size: the nodes of a small one read more.
-        rack_share = ceil(self._readers.at_once / max(1, self.racks.count))
+        rack_share = ceil(readers.at_once / max(1, self.racks.count))
         for node in self.racks.order(run):
-            one = self._readers.working.get(node)
-            if one is None or one.pace is not Pace.USUAL or one.aside != aside:
-                continue
-            if len(one.runs) < min(rack_share, one.credit) and self._may_read(one, run, barred):
-                return one
-        return self._least_busy(
-            self._readers.with_room[aside][:share], run, barred, slow_too=slow_too
-        )
+            one = readers.working.get(node)
+            if one is not None and len(one.runs) < min(rack_share, one.credit):
+                yield one
+        for level in readers.with_room if every else readers.with_room[: self._share]:
+            for node in level.draw(readers.dice, len(level) if every else SAMPLE):
+                yield readers.working[node]
 
-    def _least_busy(
-        self,
-        levels: list[SampledSet],
-        run: RunIndex,
-        barred: AbstractSet[NodeId],
-        *,
-        slow_too: bool,
-    ) -> MemberRecord | None:
-        convicted: MemberRecord | None = None  # on probation, or slow
-        for level in levels:
-            for node in level.draw(self._readers.dice, SAMPLE):
-                one = self._readers.working[node]
-                if one.pace is Pace.SLOW and not slow_too:
-                    continue
-                if not self._may_read(one, run, barred):
-                    continue
-                if one.pace is Pace.USUAL:
-                    return one
-                convicted = convicted or one
-        return convicted
+    def _tier(self, one: MemberRecord, *, again: bool = False) -> Tier:
+        aside = one.node in self._readers.aside
+        if again:
+            aside = aside or one.node not in self._readers.reached
+        return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION
 
-    def _may_read(self, one: MemberRecord, run: RunIndex, barred: AbstractSet[NodeId]) -> bool:
-        return not self._readers.rests(one) and self._readers.lacks(one, barred, run)
-
-    def _is_awaited(self, run: RunIndex, barred: AbstractSet[NodeId], *, aside: bool) -> bool:
-        """Whether a quick reader will read this run, if not now: a slow one needn't."""
+    def _will_be_read(self, run: RunIndex, barred: AbstractSet[NodeId], worst: Tier) -> bool:
+        """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
-            one.pace is not Pace.SLOW and one.aside == aside
+            self._tier(one)[:2] < worst[:2]
             and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
             and readers.lacks(one, barred, run)
             for one in readers.working.values()
-        )  # fmt: skip
+        )
 
     @property
     def _share(self) -> int:
@@ -159,7 +114,7 @@ class ReaderChoice:
         # for which all others are full; nor one that stands aside.
         readers = self._readers
         convicted = readers.slow_readers.convicted.values()
-        unfit = sum(1 for one in convicted if one.credit and not one.aside)
+        unfit = sum(1 for one in convicted if one.credit and one.node not in readers.aside)
         fit = readers.fit - unfit
         return ceil(readers.at_once / (fit or len(readers) or 1))
 

@@ -45,8 +45,9 @@ class Readers:
     A reader stands aside while others may be unable to get what it reads: it gets a lease when no other reader may.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only;
-    a reader of k runs with a credit over k is in `with_room[aside][k]`, and nowhere else; `_hidden` and `_excused` hold
-    the members for which complaints or an excuse count, `_resting` readers whose last read failed.
+    a reader of k runs with a credit over k is in `with_room[k]`, and nowhere else; `aside` those that
+    stand aside; `_hidden` and `_excused` the members for which complaints or an excuse count, `_resting` readers whose
+    last read failed.
     """
 
     def __init__(
@@ -64,8 +65,8 @@ class Readers:
         """
         self.working: dict[NodeId, MemberRecord] = {}
         self.choosy: dict[NodeId, MemberRecord] = {}
-        self.with_room: tuple[list[SampledSet], list[SampledSet]] = ([SampledSet()], [SampledSet()])
-        self.aside = 0  # how many readers stand aside
+        self.with_room = [SampledSet()]
+        self.aside: set[NodeId] = set()
         self.reached = reached
         self.slow_readers = SlowReaders(settings.slow_node_ratio)
         self.dice = dice
@@ -98,6 +99,7 @@ class Readers:
                 self._concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
+        self._enter_room(record)
         self._review(record)
         least = max(self._settings.in_flight, min(len(self.working), MOST_FLOWING))
         if least != self._concurrency.least:
@@ -133,6 +135,11 @@ class Readers:
         record.failures, record.newest_done = 0, -inf
 
     # -- how reads end -----------------------------------------------------------------------------
+
+    @property
+    def most_at_once(self) -> int:
+        """Leases that may ever be in flight."""
+        return self._settings.most_in_flight
 
     @property
     def at_once(self) -> int:
@@ -185,11 +192,6 @@ class Readers:
         dragging = sum(1 for _ in takewhile(lambda one: one.since < late, leases))
         return min(dragging, int(SLOW_READER.max_share * self.at_once))
 
-    def others_are_quick(self, record: MemberRecord) -> bool:
-        """Whether any other reader isn't slow."""
-        slow = len(self.slow_readers.resting) + (record.pace is not Pace.SLOW)
-        return len(self.working) > slow
-
     # -- whether others get at them ----------------------------------------------------------------
 
     def reach_of(self, record: MemberRecord) -> Reach:
@@ -238,7 +240,7 @@ class Readers:
     @property
     def fit(self) -> int:
         """How many readers don't stand aside."""
-        return len(self.working) - self.aside
+        return len(self.working) - len(self.aside)
 
     def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
         """Whether a reader has use for this run and may try it, if not now."""
@@ -306,35 +308,31 @@ class Readers:
         assert self.choosy.keys() == {one.node for one in records if one.wanted != ALL}
         assert self._resting.keys() | self.slow_readers.resting.keys() <= self.working.keys()
         assert self._hidden.keys() | self._excused.keys() <= self._members.keys()
-        assert self.aside == sum(one.aside for one in records)
         self.slow_readers.check(self._members)
-        for one in self.working.values():
-            assert one.aside == (self.reach_of(one) in (Reach.SILENT, Reach.UNREACHED))
-        for aside, levels in enumerate(self.with_room):
-            for count, level in enumerate(levels):
-                level.check()
-                assert set(level) == {
-                    one.node for one in self.working.values()
-                    if len(one.runs) == count < one.credit and one.aside == bool(aside)
-                }  # fmt: skip
+        assert self.aside == {node for node, one in self.working.items() if self._stands_aside(one)}
+        for count, level in enumerate(self.with_room):
+            level.check()
+            assert set(level) == {
+                one.node for one in self.working.values() if len(one.runs) == count < one.credit
+            }
 
     def _unmeasured(self) -> ReadConcurrency:
         return ReadConcurrency(self._settings.in_flight, self._settings.most_in_flight)
 
+    def _stands_aside(self, record: MemberRecord) -> bool:
+        return record.credit > 0 and self.reach_of(record) in (Reach.SILENT, Reach.UNREACHED)
+
     def _review(self, record: MemberRecord) -> None:
-        self._leave_room(record)
-        aside = record.credit > 0 and self.reach_of(record) in (Reach.SILENT, Reach.UNREACHED)
-        self.aside += aside - record.aside
-        record.aside = aside
-        self._enter_room(record)
+        change = self.aside.add if self._stands_aside(record) else self.aside.discard
+        change(record.node)
 
     def _leave_room(self, record: MemberRecord) -> None:
-        levels, count = self.with_room[record.aside], len(record.runs)
+        levels, count = self.with_room, len(record.runs)
         if count < len(levels):
             levels[count].discard(record.node)
 
     def _enter_room(self, record: MemberRecord) -> None:
-        levels, count = self.with_room[record.aside], len(record.runs)
+        levels, count = self.with_room, len(record.runs)
         if count < record.credit:
             while len(levels) <= count:
                 levels.append(SampledSet())

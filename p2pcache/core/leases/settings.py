@@ -33,7 +33,6 @@ HIDDEN_S = (
 LEAST_PATIENCE_S = 2.0  # a connection that lost its packets begins again within it (RFC 6298)
 CONNECTION_DOUBLINGS = 2  # of the patience with one connection of a node whose others are quick
 DRAGGING_TIMES = 2.0  # usual read times after which a lease makes room for another
-UNASKED_TIMES = 1.5  # as patient as for a node that is stuck: luck evens out, slowness doesn't
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --

@@ -83,7 +83,6 @@ class MemberRecord:
     credit: int = 0  # leases that it works on at once
     wanted: RunSet = ALL  # runs that it has use for
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
-    aside: bool = False  # others get its leases first: it may be out of their reach
     failures: int = 0  # failed reads in a row
     rests_until: float = 0.0  # after the last of them
     reading_place: Place | None = None  # its place when it began to read: there its leases count
@@ -150,4 +149,3 @@ class MemberRecord:
             assert not self.discounted
         assert (self.pace is Pace.USUAL) == (not self.verdicts)
         assert self.credit >= 0
-        assert not self.aside or self.credit

@@ -31,12 +31,13 @@ class World:
     """A tracker, its clock, and what each node was sent."""
 
     def __init__(
-        self, remembered: dict[str, list[int]] | None = None, members: MemberSettings | None = None
-    ) -> None:
+        self, remembered: dict[str, list[int]] | None = None, members: MemberSettings | None = None,
+        most_in_flight: int = 128,
+    ) -> None:  # fmt: skip
         self.now = 1000.0
         self.tracking = TrackerState(
-            epoch=EPOCH, members=members or MemberSettings(), leases=LeaseSettings(in_flight=16), origin="s3://m",
-            remembered=remembered,
+            epoch=EPOCH, members=members or MemberSettings(), remembered=remembered, origin="s3://m",
+            leases=LeaseSettings(in_flight=16, most_in_flight=most_in_flight),
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []
         self.closed: list[int] = []
