@@ -65,6 +65,7 @@ class LeaseBook:
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
         self._failed_at: dict[RunIndex, set[NodeId]] = {}  # the nodes that couldn't read a run
         self._times_taken: dict[RunIndex, int] = {}  # how often a run was taken from a slow node
+        self._paced = False  # whether only the time isn't there yet to grant one more
         self._expires_from = inf  # no lease expires before
         self._log = RunLog(STORY_ENTRIES)
 
@@ -237,18 +238,20 @@ class LeaseBook:
         """Give out what may be given out now: runs by node, urgent ones first, in file order."""
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
+        self._paced = False
         if self.integrity.stopped is not None or not self.free or not len(self.readers):
             return given
         skipped = 0
         # Runs that only silent members have are free: if no other reads them, they mustn't hold up the rest.
         candidates = self.free & self.readers.lacking() if self._roster.silent else self.free
-        while candidates and self._in_flight(now) < self.at_once and skipped < MAX_SKIPPED:
+        while candidates and skipped < MAX_SKIPPED and self._may_grant(now):
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all quick readers may have it
             record = self._choice.choose(run, self._barred(run), again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
+                self.readers.concurrency.on_begun(self._in_flight(now), now)
                 self.granted += 1
                 given.setdefault(record.node, []).append(run)
             elif self.readers.choosy:
@@ -258,12 +261,14 @@ class LeaseBook:
                 skipped += 1  # only for this run no reader is left; the next one may find one
             else:
                 break
+        self._paced = self._in_flight(now) < self.at_once and not self._may_grant(now)
         return given
 
     def next_wakeup(self) -> float | None:
         """When a lease expires, or a resting reader may be tried again."""
         ends = [self._expires_from] if self.leases else []
         if self.free and self.integrity.stopped is None and len(self.leases) < self.at_once:
+            ends += [self.readers.concurrency.next_at] * self._paced
             rest = self.readers.next_rested()
             if rest is not None:
                 ends.append(rest)
@@ -291,7 +296,12 @@ class LeaseBook:
     @property
     def at_once(self) -> int:
         """How many leases may be in flight: at first few, so that there is soon something to spread."""
-        return min(self.readers.at_once, self._settings.in_flight + self.ends["done"])
+        few, done = self._settings.in_flight, self.ends["done"]
+        return min(self.readers.at_once, few + done) if done < few else self.readers.at_once
+
+    def _may_grant(self, now: float) -> bool:
+        count = self._in_flight(now)
+        return count < self.at_once and self.readers.concurrency.may_begin(count, now)
 
     def _in_flight(self, now: float) -> int:
         """Leases that count: a few that drag on don't keep the others waiting."""

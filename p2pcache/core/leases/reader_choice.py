@@ -10,7 +10,6 @@ from p2pcache.core.leases.readers import Readers
 from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -116,7 +115,9 @@ class ReaderChoice:
         convicted = readers.slow_readers.convicted.values()
         unfit = sum(1 for one in convicted if one.credit and one.node not in readers.aside)
         fit = readers.fit - unfit
-        return ceil(readers.at_once / (fit or len(readers) or 1))
+        count = fit or len(readers) or 1
+        # A second read of a node starves beside the first ones of all: it has to be worth it.
+        return max(round(readers.at_once / count), ceil(readers.concurrency.least / count))
 
 
 class RackBalance:

@@ -15,14 +15,13 @@ from p2pcache.core.leases.settings import (
     FIRST_REST_S,
     HIDDEN_S,
     LAST_REST_S,
-    LEAST_PATIENCE_S,
-    MOST_FLOWING,
     SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -73,7 +72,7 @@ class Readers:
         self._members = members
         self._doubted = doubted
         self._settings = settings
-        self._concurrency = self._unmeasured()  # of all of them together
+        self.concurrency = self._unmeasured()  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
         self._hidden: dict[NodeId, MemberRecord] = {}
         self._excused: dict[NodeId, MemberRecord] = {}
@@ -96,14 +95,14 @@ class Readers:
             record.credit = 0
             self.working.pop(record.node, None)
             if not self.working:
-                self._concurrency = self._unmeasured()  # by the next storm storage may have moved
+                self.concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._enter_room(record)
         self._review(record)
-        least = max(self._settings.in_flight, min(len(self.working), MOST_FLOWING))
-        if least != self._concurrency.least:
-            self._concurrency.set_least(least)
+        least = max(self._settings.in_flight, min(len(self.working), FILL_A_LINK))
+        if least != self.concurrency.least:
+            self.concurrency.set_least(least)
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
     def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
@@ -144,7 +143,7 @@ class Readers:
     @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: as many as the way to storage holds."""
-        return self._concurrency.limit
+        return self.concurrency.limit
 
     def on_read_done(
         self, record: MemberRecord, lease: Lease, now: float, in_flight: int, flow_s: float = 0.0
@@ -158,8 +157,8 @@ class Readers:
             in_flight: leases at that moment, this one included.
             flow_s: how long its bytes flowed, in seconds; 0: not known.
         """
-        if not lease.adopted:  # nobody knows how long an adopted one took
-            self._concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
+        if not lease.adopted:  # or nobody knows how long it took
+            self.concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
         record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)

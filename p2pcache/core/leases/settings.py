@@ -18,9 +18,6 @@ PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't 
 LEAST_USUAL_S = 0.25  # shorter differences are noise of scheduling
 
 # -- choice --
-MOST_FLOWING = (
-    8  # a reader asks neighbours for seven runs beside a read, so eight reads fill a link
-)
 SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
@@ -30,7 +27,6 @@ HIDDEN_S = (
 )
 
 # -- leases that drag on --
-LEAST_PATIENCE_S = 2.0  # a connection that lost its packets begins again within it (RFC 6298)
 CONNECTION_DOUBLINGS = 2  # of the patience with one connection of a node whose others are quick
 DRAGGING_TIMES = 2.0  # usual read times after which a lease makes room for another
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end

@@ -1,32 +1,37 @@
-"""How many reads of storage run at once: as many as the way to it holds.
+"""How many reads of storage run at once, and how quickly they begin: as many as the way to storage holds.
 
-Little's law (Little 1961): reads under way = reads a second times seconds a read. While the way has room a read takes
-as long as it took when few ran, and more reads bring more bytes. On a full way more reads only wait for one another:
-each takes longer, all end late, and until then there is nothing to spread.
+A read waits first: for its turn, for the request's way and for storage. Then its bytes flow. While it waits others can
+use the link, so the way holds as many reads more as the link brings in that time (its bandwidth-delay product, or
+Little's law: Little 1961).
 """
 
+from dataclasses import dataclass
 from math import inf
-from statistics import fmean
 
-from p2pcache.core.origin.settings import (
-    FLOW_RATIO,
-    MIN_READ_S,
-    MOST_TIMES,
-    QUICK_S,
-    SAME_RATE,
-    WAIT_RATIO,
-)
+from p2pcache.core.origin.settings import MIN_READ_S, MOST_TIMES, PACE, WAIT_RATIO
+
+
+@dataclass(slots=True)
+class _Sample:
+    """As many reads as ran at once. Sums over them, in seconds."""
+
+    under_way: int = 0  # reads that ran when one of them ended, the most
+    reads: int = 0
+    waited_s: float = 0.0  # for first bytes
+    flowed_s: float = 0.0
+    busy_s: float = 0.0  # time in which bytes of any of them flowed
 
 
 class ReadConcurrency:
-    """The number of reads that may run at once between one or more nodes and storage.
+    """The number of reads that may run at once between one or more nodes and storage, and how quickly they begin.
 
-    A read waits first: for its turn, for the request's way and for storage. Then its bytes flow. `least` reads are to
-    flow at any moment, so `WAIT_RATIO` times as many are added as wait on average. Where reads are quick more may flow,
-    as long as each flows nearly as quickly as the first few did: storage limits single connections, and a full link
-    doesn't (delay-based congestion control: TCP Vegas, Brakmo and Peterson 1995). Where they aren't, a link is the
-    limit, and a further connection would starve beside those that fill its queue. And never do more run than
-    `MOST_TIMES` as many as brought the same: where storage serves one read after the other, they only wait longer.
+    `least` reads never crowd one another out, nor do as many as the link brings while one flows alone: storage may
+    limit each connection. `WAIT_RATIO` times as many more run as the link brings while a read waits. The link's rate is
+    taken over the time in which bytes flow. And never do more run than `MOST_TIMES` as many as if reads waited for the
+    shortest time that was seen: where storage serves one read after the other, more only wait longer.
+
+    Reads beyond `least` begin one after the other. Those that begin together end together, and nothing
+    flows while all of them wait (pacing and gains as in BBR: Cardwell and others 2016).
 
     Invariant: `least` <= `limit` <= `most`.
     """
@@ -41,20 +46,31 @@ class ReadConcurrency:
         self.least = least
         self.most = max(least, most)
         self.limit = least  # reads that may run at once
-        self._waiting = self._flowing = 0.0  # reads that may wait, and flow, as of the last sample
-        self._alone_s = inf  # the shortest time for which a read typically flows
-        self._best_rate = 0.0  # the highest rate so far, in reads per second
-        self._best_count = inf  # reads under way at that rate
-        self._took_s: list[float] = []  # of the reads in this sample
-        self._flow_s: list[float] = []
-        self._under_way = 0  # sum over the sample: reads that ran when each of them ended
-        self._since = inf  # when the sample began
+        self.next_at = 0.0  # when the next read may begin beyond `least`, in seconds
+        self._gap_s = 0.0  # between two of them
+        self._link_rate = 0.0  # reads a second, while any flow
+        # Means of a sample: how long reads waited, and the shortest times for which they waited and flowed.
+        self._wait_s, self._least_wait_s, self._least_flow_s = 0.0, inf, inf
+        self._sample = _Sample()
+        self._ended_at = -inf  # the last read
 
     def set_least(self, least: int) -> None:
         """Another number of reads at once never crowds one another out."""
         self.least = min(least, self.most)
-        wanted = min(self._waiting + max(self.least, self._flowing), MOST_TIMES * self._best_count)
-        self.limit = max(self.least, min(self.most, round(wanted)))
+        if self._link_rate:
+            pays = self._held(self._least_wait_s)
+            self.limit = min(self.most, round(min(self._held(self._wait_s), MOST_TIMES * pays)))
+        else:
+            self.limit = self.least
+
+    def may_begin(self, under_way: int, now: float) -> bool:
+        """Whether one more read may begin beside those under way; if only the time isn't there, from `next_at` on."""
+        return under_way < self.least or (under_way < self.limit and now >= self.next_at)
+
+    def on_begun(self, under_way: int, now: float) -> None:
+        """A read has begun; with it so many are under way."""
+        if under_way > self.least:
+            self.next_at = max(self.next_at, now - self._gap_s) + self._gap_s
 
     def on_read_done(self, took_s: float, under_way: int, flow_s: float, now: float) -> None:
         """A run was read.
@@ -65,23 +81,26 @@ class ReadConcurrency:
             flow_s: seconds from its first byte to its end; 0: not known, it counts as if nothing was waited for.
             now: seconds.
         """
-        self._since = min(self._since, now - took_s)
-        self._took_s.append(max(took_s, MIN_READ_S))
-        self._flow_s.append(min(flow_s, took_s) or took_s)
-        self._under_way += under_way
-        if len(self._took_s) < self.limit:
-            return
-        ended, mean_s, flow_s = len(self._took_s), fmean(self._took_s), fmean(self._flow_s)
-        rate = ended / max(now - self._since, MIN_READ_S)
-        # Little's law gives the reads under way. Pauses make its rate too low; reads that end together make the mean
-        # of the counts too low. The larger number is right.
-        count = max(self._under_way / ended, rate * mean_s)
-        self._alone_s = min(self._alone_s, max(flow_s, MIN_READ_S))
-        self._took_s, self._flow_s, self._under_way, self._since = [], [], 0, now
-        # Of the reads under way as large a share is in one stage as the stage takes of their time.
-        self._waiting = WAIT_RATIO * count * (1 - flow_s / mean_s)
-        self._flowing = FLOW_RATIO * count * self._alone_s / mean_s if flow_s < QUICK_S else 0.0
-        same = self._best_rate / SAME_RATE <= rate <= self._best_rate * SAME_RATE
-        if not same or count < self._best_count:
-            self._best_rate, self._best_count = rate, count
+        one, flow_s = self._sample, min(flow_s, took_s) or took_s
+        one.reads += 1
+        one.waited_s += took_s - flow_s
+        one.flowed_s += flow_s
+        one.busy_s += now - max(now - flow_s, self._ended_at)
+        self._ended_at = now
+        one.under_way = max(one.under_way, under_way)
+        if one.reads >= max(self.limit, one.under_way):
+            self._measure(one)
+            self._sample = _Sample()
+
+    def _measure(self, one: _Sample) -> None:
+        self._link_rate = one.reads / max(one.busy_s, MIN_READ_S)
+        self._gap_s = 1 / (PACE * self._link_rate)
+        self._wait_s = one.waited_s / one.reads
+        self._least_wait_s = min(self._least_wait_s, self._wait_s)
+        self._least_flow_s = min(self._least_flow_s, one.flowed_s / one.reads)
         self.set_least(self.least)
+
+    def _held(self, wait_s: float) -> float:
+        """How many reads the way holds if each waits for so long."""
+        flowing = max(self.least, self._link_rate * self._least_flow_s)
+        return flowing + WAIT_RATIO * self._link_rate * wait_s

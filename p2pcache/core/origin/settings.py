@@ -18,13 +18,13 @@ MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or t
 # -- read concurrency --
 
 MIN_READ_S = 1e-6  # clocks have a grain
-# Reads that wait for their first byte, over those that do on average: they come unevenly.
-WAIT_RATIO = 2.0
-# Reads whose bytes flow, over those that could flow as quickly as they do alone.
-FLOW_RATIO = 1.25
-QUICK_S = 0.25  # a read that flows for longer is held up by a link: connections to object storage are quicker
-MOST_TIMES = 2  # reads at once, over those that brought as many reads a second
-SAME_RATE = 1.1  # a rate is another one from this ratio on
+# Reads of several nodes that fill a link: each node asks its neighbours for seven runs beside its read.
+FILL_A_LINK = 8
+WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings while one waits: they come unevenly
+MOST_TIMES = (
+    2  # reads at once, over those that pay if reads wait for the shortest time that was seen
+)
+PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
 
 # -- owners --
 
@@ -37,10 +37,7 @@ MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like
 # -- without a tracker --
 
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Reads that were under way in the swarm when its tracker was lost, whatever was measured: a tracker grants as many
-# where storage is near, and not many more where it is far.
-LEAST_UNDER_WAY = 8
-MOST_UNDER_WAY = 64
+MOST_UNDER_WAY = 64  # reads that a lost tracker had granted, whatever was measured
 # Runs without a holder that owners read at a time, over the reads that were under way: owners share them unevenly. It
 # is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
 # once (docs/lab/0013).

@@ -8,9 +8,9 @@ from p2pcache.core.origin.owners import OriginOwners, Plan, patience
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
     BEYOND_RATIO,
+    FILL_A_LINK,
     KNOWLEDGE_RATIO,
     LEAST_PATIENCE_S,
-    LEAST_UNDER_WAY,
     MIN_READ_S,
     MIN_SHARE,
     MOST_UNDER_WAY,
@@ -63,7 +63,7 @@ class WithoutTracker:
         self._return_s = 0.0  # how long we wait for it to come back
         # For so long runs that it may have granted are left to their readers.
         self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
-        self._under_way = LEAST_UNDER_WAY  # reads of all nodes when it was lost
+        self._under_way = FILL_A_LINK  # reads of all nodes when it was lost
         self._unleased: RunSet = 0  # runs that it can't have granted to anybody
         self.owners = OriginOwners(node, settings)
         if not tracker:
@@ -88,7 +88,7 @@ class WithoutTracker:
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
-        self._under_way = max(LEAST_UNDER_WAY, min(under_way, MOST_UNDER_WAY))
+        self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
         beyond = known.bit_length() + BEYOND_RATIO * self._under_way

@@ -35,7 +35,11 @@ def storm(first_byte_s: float, run_s: float = RUN_S, runs: int = RUNS) -> tuple[
 
 def all_read(book: LeaseBook, have: Have, now: float, took_s: float) -> float:
     """All nodes read their leases, each read takes equally long; returns when the last one ends."""
-    for node, runs in book.grant(now).items():
+    given, at = list(book.grant(now).items()), book.next_wakeup()
+    while at is not None and at < now + took_s:
+        given += book.grant(at).items()
+        at = book.next_wakeup()
+    for node, runs in given:
         for run in runs:
             finish(book, have, node, run, now + took_s, flow_s=took_s / 100)
     return now + took_s
@@ -66,7 +70,7 @@ def test_a_near_origin_is_read_by_few() -> None:
         left = {other: rest_s - share_s for other, rest_s in left.items()}
         finish(book, have, who[run], run, now, flow_s=now - since[run])
         might.append(book.readers.at_once)
-    assert max(might) <= 12
+    assert max(might) <= 16
 
 
 def test_there_is_a_limit() -> None:

@@ -42,12 +42,15 @@ def link(
     ] = []  # the link's seconds that are left, since when, when it was asked for
     might: list[int] = []
     while len(might) < reads:
-        while len(waiting) + len(flowing) < at_once.limit:
+        while at_once.may_begin(len(waiting) + len(flowing), now):
             heapq.heappush(waiting, (now + wait_s(), now))
+            at_once.on_begun(len(waiting) + len(flowing), now)
         # Seconds that a read takes for each second of the whole link.
         share = max(len(flowing), stream_s / RUN_S)
         shortest = min(flowing, default=[float("inf")])
         step_s = min(shortest[0] * share, waiting[0][0] - now if waiting else float("inf"))
+        if len(waiting) + len(flowing) < at_once.limit:
+            step_s = min(step_s, at_once.next_at - now)
         now += step_s
         for one in flowing:
             one[0] -= step_s / share
@@ -75,9 +78,9 @@ def test_near_storage_is_read_by_few(least: int, wait_s: float) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("sigma", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("sigma", [0.0, 0.3, 0.6, 0.9])
 def test_the_link_of_far_storage_is_kept_full(sigma: float, seed: int) -> None:
-    """Also where single reads wait ten times as long as others."""
+    """Also where single reads wait ten times as long as others, or all equally long and could end together."""
     rate, might = link(far(seed, 0.03, sigma), 4000)
     assert rate > 0.9 / RUN_S
     held = 30 * 2.718 ** (sigma**2 / 2)
@@ -85,8 +88,8 @@ def test_the_link_of_far_storage_is_kept_full(sigma: float, seed: int) -> None:
 
 
 def test_connections_that_are_limited_one_by_one_become_more() -> None:
-    """S3 gives 90 MB/s to each, and a link holds dozens of them."""
-    rate, might = link(never, 4000, stream_s=40 * RUN_S)
+    """S3 gives 90 MB/s to each after a while, and a link holds dozens of them."""
+    rate, might = link(lambda: 10 * RUN_S, 8000, stream_s=40 * RUN_S)
     assert rate > 0.9 / RUN_S
     assert might[-1] < 80
 
@@ -126,11 +129,27 @@ def test_a_node_that_reads_nothing_does_not_hold_the_limit_down() -> None:
     assert at_once.limit == MOST
 
 
-def test_the_limit_stays_where_few_reads_run() -> None:
-    at_once = ReadConcurrency(LEAST, MOST)
-    for number in range(3000):
-        at_once.on_read_done(0.03, 4, 0.001, number * 0.03 / 4)
-    assert at_once.limit <= 3 * LEAST
+def test_further_reads_begin_one_after_the_other() -> None:
+    at_once, now = ReadConcurrency(2, 64), 0.0
+    for _ in range(4):
+        now += RUN_S
+        at_once.on_read_done(20 * RUN_S, 2, RUN_S, now)
+    assert at_once.limit > 30, "a few reads tell what the link brings while one waits"
+    assert at_once.may_begin(1, now), "the first ones needn't wait"
+    for _ in range(2):  # the time before counts for one of them
+        at_once.on_begun(3, now)
+    assert not at_once.may_begin(3, now)
+    assert RUN_S / 8 < at_once.next_at - now < RUN_S, "quicker than they end"
+    assert at_once.may_begin(3, at_once.next_at)
+
+
+def test_storage_that_serves_one_after_the_other_is_not_asked_for_ever_more() -> None:
+    at_once, now, begun = ReadConcurrency(LEAST, MOST), 0.0, [0.0] * LEAST
+    for _ in range(5000):
+        now += RUN_S
+        at_once.on_read_done(now - begun.pop(0), len(begun) + 1, RUN_S, now)
+        begun += [now] * (at_once.limit - len(begun))
+    assert at_once.limit <= 8 * LEAST
 
 
 @given(
