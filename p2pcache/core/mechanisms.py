@@ -12,8 +12,6 @@ class Mechanisms:
     ask_ahead: bool = True  # ask a neighbour that is about to end a run
     rarest: bool = True  # prefer runs with few holders
     least_load: bool = True  # prefer neighbours with little to serve
-    starved: bool = True  # be urgent when others have all places
-    catch_up: bool = True  # ask for more when behind the neighbours
     near_places: bool = True  # keep places for requests within the rack
     bridge_pass: bool = True  # ask first for what the rack waits for
     bridge_review: bool = True  # step in for late bridges
@@ -28,9 +26,7 @@ class Mechanisms:
     paced_slots: bool = True  # close slots where uploads take long
     slow_receivers: bool = True  # take no slot for a slow receiver
     recall: bool = True  # tell nodes that heard BUSY that there is room
-    yield_closed: bool = True  # make room for nodes that heard BUSY while slots are closed
-    yield_rounds: bool = True  # make room for nodes that heard BUSY two rounds ago
-    urgent_places: bool = True  # find places for urgent requests
+    quantum: bool = True  # make room for nodes that heard BUSY after some uploads in a row
     next_waits: bool = True  # let the next request of a served peer wait
 
 

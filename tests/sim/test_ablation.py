@@ -20,7 +20,7 @@ def test_each_rule_is_asked_for_somewhere_in_core() -> None:
         assert f"on.{field.name}" in text, field.name
 
 
-@pytest.mark.parametrize("rule", ["ask_ahead", "recall", "rarest", "window"])
+@pytest.mark.parametrize("rule", ["ask_ahead", "next_waits", "rarest", "window"])
 def test_a_storm_without_a_rule_is_another_storm(rule: str) -> None:
     storm = Storm(nodes=8, runs=40, late=0.5, settings=SwarmSettings(window_runs=4))
     assert Run(ablation.without(storm, [rule])).go().trace != Run(storm).go().trace

@@ -225,7 +225,7 @@ def test_one_node_at_a_tenth_of_the_speed_does_not_slow_the_others() -> None:
 def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
     seed: int, least: float
 ) -> None:
-    """Decision 0025: 0.81 and 0.75 when it sent each run to four at once."""
+    """0.81 and 0.75 when it sent each run to four at once."""
     report = run(Storm(nodes=16, runs=128, slow=1 / 16, seed=seed))
     all_complete(report)
     assert report.eta_median >= 0.87
@@ -237,7 +237,7 @@ def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 11, 14])
 def test_late_nodes_do_not_take_the_places_of_others(seed: int) -> None:
-    """Decision 0026: 0.85 and 0.86 (11 and 14) when one's slots could stay with eight who came late."""
+    """0.85 and 0.86 (11 and 14) when one's slots could stay with eight who came late."""
     fabric = Storm(nodes=16, rate=3e6, origin_rate=3e6, queue_s=0.1, late=0.5)
     report = run(fabric, seed=seed)
     all_complete(report)

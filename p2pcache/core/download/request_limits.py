@@ -11,7 +11,7 @@ from p2pcache.core.swarm.run_states import RunStates
 
 
 class RequestLimits:
-    """Limits, as of the last `measure`."""
+    """Limits, as of the last `on_link_measured`."""
 
     def __init__(
         self,
@@ -21,7 +21,7 @@ class RequestLimits:
         settings: SwarmSettings,
         on: Mechanisms = ALL_ON,
     ) -> None:
-        """The usual limits, until the first `measure`."""
+        """The usual limits, until the first `on_link_measured`."""
         self._requests = requests
         self._states = states
         self._book = book
@@ -29,13 +29,6 @@ class RequestLimits:
         self._on = on
         self.halted = False  # our own disk failed: nothing more is asked for
         self._link_requests = 0  # more, for the links to all neighbours
-        self._catch_up = 0  # more, because we are behind
-
-    def measure(self) -> None:
-        """See how far behind the neighbours we are, and what the links hold."""
-        if self._on.catch_up:
-            self._catch_up = self._book.catch_up_requests(self._states.missing)
-        self.on_link_measured()
 
     def on_link_measured(self) -> None:
         """The link to a neighbour holds another number of runs than before."""
@@ -52,7 +45,7 @@ class RequestLimits:
         """
         if self.full:
             return False
-        most = self._settings.outstanding + self._catch_up + self._link_requests
+        most = self._settings.outstanding + self._link_requests
         if self._requests.flowing < most:
             return True
         if across or not self._book.has_boundaries or not self._on.near_places:
@@ -72,17 +65,6 @@ class RequestLimits:
         if urgent:
             return bool(peer.have >> bitset.first(urgent) & 1)
         return not (self._on.bridge_pass and free & self._book.to_bridge)
-
-    @property
-    def starved(self) -> bool:
-        """Whether others have our places: much is in reach, and less than half of the usual requests flow.
-
-        Served nodes keep their slots, so a node that lost its places would find none for long (docs/lab/0025).
-        """
-        usual = self._settings.outstanding
-        if 2 * self._requests.flowing >= usual or not self._on.starved:
-            return False
-        return (self._states.free & self._book.rarity.held).bit_count() >= 2 * usual
 
     @property
     def per_peer(self) -> int:

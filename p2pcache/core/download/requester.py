@@ -248,8 +248,8 @@ class Requester:
     def _passes(self, now: float) -> Iterator[RequestPass]:
         """All passes in order. The endgame comes after them: see `Endgame`.
 
-        1. *Stay*: the neighbour that has just sent a run. Its slot is free, and only we know it. If nodes asked where
-           the load was least a moment ago, all would meet at one neighbour and leave this slot empty (docs/lab/0022).
+        1. *Stay*: the neighbour that has just sent a run, or called. Its slot is free, and only we know it. If nodes
+           asked where the load was least a moment ago, all would meet at one neighbour and leave this slot empty.
         2. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
         3. *Urgent*: runs that a loader waits for.
         4. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
@@ -318,7 +318,7 @@ class Requester:
             self._book.rate_peers(now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self._timing.take_medians()
-        self._limits.measure()
+        self._limits.on_link_measured()
 
     @property
     def _reach(self) -> Reach:
@@ -343,10 +343,8 @@ class Requester:
         peer.on_request(now)
         self._story.counters.requests += 1
         self._story.note(now, run, "asked of", peer.node)
-        urgent = peer.distance > 0 or self._limits.starved
-        out.append(
-            Request(number, peer.node, run, Priority.URGENT if urgent else Priority.USUAL)
-        )  # fmt: skip
+        priority = Priority.URGENT if peer.distance else Priority.USUAL  # a whole rack waits for it
+        out.append(Request(number, peer.node, run, priority))
 
     # -- for people and tests -----------------------------------------------------------------
 

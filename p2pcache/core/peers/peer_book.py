@@ -1,11 +1,10 @@
 """What this node knows of its neighbours in one swarm."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
-from p2pcache.core.peers.settings import BEHIND, CATCH_UP_MOST, FAR_BEHIND, OLD_HOLDERS, RATED_PEERS
+from p2pcache.core.peers.settings import RATED_PEERS
 from p2pcache.core.racks.bridges import Boundaries, Reach
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.stats import Straggler, median
@@ -178,21 +177,6 @@ class PeerBook:
         self._boundaries.review(*self.only_beyond(needed), starved=starved)
 
     # -- what follows -------------------------------------------------------------------------
-
-    def catch_up_requests(self, missing: RunSet) -> int:
-        """Requests more than usual that this node should have in flight, if these runs are missing here.
-
-        Links are shared by flows, so one flow more is one share more. Without it a node that loses a second stays a
-        second behind to the end, and the last node counts. A node is behind if it lacks runs that most neighbours
-        have. (How many runs they have isn't known: they tell us only of runs that we lack.)
-        """
-        usual = self._settings.outstanding
-        holders = math.ceil(OLD_HOLDERS * len(self.peers))
-        in_reach = (missing & self.rarity.held).bit_count()
-        if not holders or in_reach > FAR_BEHIND * usual:
-            return 0
-        old = (missing & self.rarity.at_least(holders)).bit_count()
-        return min(old // usual, CATCH_UP_MOST) if old >= BEHIND * in_reach else 0
 
     def fit_runs(self) -> RunSet:
         """Runs that a fit neighbour has."""

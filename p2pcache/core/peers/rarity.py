@@ -45,20 +45,6 @@ class Rarity:
                 runs = fewer
         return runs
 
-    def at_least(self, count: int) -> RunSet:
-        """Runs that have `count` holders or more; `count` is 1 at least."""
-        planes = self.planes
-        if count >> len(planes):
-            return 0
-        more, equal = 0, self.held  # by the planes so far, the most significant first
-        for i in reversed(range(len(planes))):
-            if count >> i & 1:
-                equal &= planes[i]
-            else:
-                more |= equal & planes[i]
-                equal &= ~planes[i]
-        return more | equal
-
     @property
     def held(self) -> RunSet:
         """Runs that have a holder."""

@@ -11,13 +11,6 @@ STALL_PAUSE_MAX_S = 30.0  # a neighbour that recovers is found again within this
 # -- all neighbours --
 
 RATED_PEERS = 3  # neighbours with a rate below which none is called slow
-# Requests more: enough to catch up, and no burden where a slow link is the reason.
-CATCH_UP_MOST = 2
-OLD_HOLDERS = 0.75  # part of the neighbours that have a run; such a run is old
-# Part of the needed runs in reach that are old if this node is behind: in a gust each node lacks some old runs.
-BEHIND = 0.4
-# Times the usual requests in reach: a node that lacks more came late, or has a slow link.
-FAR_BEHIND = 8
 
 # -- usual times --
 

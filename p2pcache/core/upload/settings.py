@@ -12,17 +12,13 @@ DURATIONS = 31  # uploads whose median is the usual duration
 # Real connections that share a full link differ by two to three times for a while, and that says nothing.
 SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 
-# -- recall --
-
-# Rounds of uploads until a served peer makes room for one that was turned away before them. With more rounds the rule
-# helps less where some nodes are slow (docs/lab/0026).
-ROUNDS = 2
-
 # -- places --
 
+# Uploads in a row after which a peer makes room for one that was turned away. Each change costs a call and a new
+# question.
+QUANTUM = 8
 OWN_REQUESTS = 3  # of one peer: the active one, the next, and one whose end it saw before we did
 FEW_ASKERS = 2  # peers; with up to this many a long queue keeps nobody else waiting
 # Requests among which askers are counted: those that wait at one moment are often few in a storm of many
 # (docs/lab/0018).
 LATELY = 32
-URGENT_PLACES = 8  # more than the usual ones: a whole rack waits for an urgent request

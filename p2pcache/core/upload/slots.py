@@ -41,11 +41,6 @@ class PacedSlots:
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, int(self._paced))
 
-    @property
-    def all_open(self) -> bool:
-        """Whether as many slots are open as the settings allow."""
-        return self.open_count >= self._settings.slots
-
     def on_upload_done(self, took_s: float, pace_s: float) -> None:
         """An upload was sent to its end: open or close slots.
 

@@ -8,7 +8,7 @@ from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
-from p2pcache.core.upload.settings import FEW_ASKERS, LATELY, OWN_REQUESTS, URGENT_PLACES
+from p2pcache.core.upload.settings import FEW_ASKERS, LATELY, OWN_REQUESTS, QUANTUM
 from p2pcache.core.upload.slots import PacedSlots, SlowReceivers
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId
@@ -24,10 +24,11 @@ class UploadQueue(Generic[Item]):
     - A peer takes one place. There are as many places as open slots (`PacedSlots`), and `settings.queue` more. A peer
       that finds none is told BUSY at once and can ask somebody else; a long queue would hold its request here.
     - A peer that is served or waits may have its next request wait, so that its slot doesn't stand empty for a round
-      trip. It may not while it yields its slot (`Refusals`).
+      trip. So it would keep its slot for ever. After a **quantum** of uploads beside peers that were turned away its
+      next request is told BUSY too, and it stands behind them in line.
     - With one or two askers there are more places: on a long link they ask far ahead.
-    - An urgent request finds some places more.
-    - A warm or background request takes no place from one that somebody waits for, and its next one doesn't wait.
+    - A request takes no place from those of an earlier priority: they don't see it. A warm or background request has no
+      place behind the slots, and its next one doesn't wait.
     - A slow receiver takes no place from the others (`SlowReceivers`).
     - Several peers share the places evenly.
 
@@ -44,17 +45,16 @@ class UploadQueue(Generic[Item]):
         """Start empty and open; `on`: the rules in force."""
         self._on = on
         self._settings = settings
+        self._slots = PacedSlots(settings)
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
-        self._slots = PacedSlots(settings)
         self._slow = SlowReceivers(settings.slots)
-        self._refusals: Refusals[Item] = Refusals(settings.slots, on)
+        self._refusals: Refusals[Item] = Refusals()
+        # Peer -> its uploads since it was turned away last, while others were turned away.
+        self._turns: dict[NodeId, int] = {}
         self._askers: deque[NodeId] = deque(maxlen=LATELY)  # of the last requests
         self._open = True
-        self._last_served: NodeId | None = (
-            None  # its upload ended last, and it hasn't yielded since
-        )
 
     @property
     def load(self) -> int:
@@ -85,16 +85,13 @@ class UploadQueue(Generic[Item]):
         self._askers.append(peer)
         own = len(self._waiting.get(peer, ())) + (peer in self._active)
         few_places = self._few_askers_places if priority.is_waited_for else 0
-        yields = priority is Priority.USUAL and self._refusals.yields(
-            peer, served=peer in self._active, all_open=self._slots.all_open
-        )
-        next_waits = own and priority.is_waited_for and not yields and self._on.next_waits
+        next_waits = own and priority.is_waited_for and self._on.next_waits
         full = not next_waits and self._taken(priority) >= max(self._places(priority), few_places)
-        if yields and peer == self._last_served:
-            self._last_served, full = None, True
+        full = full or self._must_make_room(peer, priority)
         if not self._open or full or own >= self._share(peer, priority, few_places):
             if full and priority.is_waited_for:
                 self._refusals.refuse(peer, item)
+                self._turns.pop(peer, None)
             return False
         self._refusals.withdraw(peer)
         self._enqueue(peer, item, priority)
@@ -140,8 +137,8 @@ class UploadQueue(Generic[Item]):
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         del self._active[peer]
-        self._refusals.on_upload_ended(peer)
-        self._last_served = peer
+        if self._refusals.are_there_others(peer):
+            self._turns[peer] = self._turns.get(peer, 0) + 1
         if self._on.slow_receivers:
             self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
@@ -163,6 +160,7 @@ class UploadQueue(Generic[Item]):
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
         self._askers = deque((one for one in self._askers if one != peer), maxlen=LATELY)
         self._refusals.withdraw(peer)
+        self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
         waiting = self._waiting.pop(peer, None)
         if waiting is None:
@@ -173,9 +171,8 @@ class UploadQueue(Generic[Item]):
     def check(self) -> None:
         """Assert the invariants."""
         self._slow.check(self._active)
-        self._refusals.check(set(self._active))
         assert len(self._active) <= 2 * self._settings.slots
-        most = self._settings.slots + self._settings.queue + URGENT_PLACES
+        most = self._settings.slots + self._settings.queue
         assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
@@ -213,10 +210,12 @@ class UploadQueue(Generic[Item]):
 
     def _places(self, priority: Priority) -> int:
         """Places for requests of this priority and the ones before it."""
-        if not priority.is_waited_for:
-            return self._slots.open_count
-        urgent = URGENT_PLACES if priority is Priority.URGENT and self._on.urgent_places else 0
-        return self._slots.open_count + self._settings.queue + urgent
+        return self._slots.open_count + (self._settings.queue if priority.is_waited_for else 0)
+
+    def _must_make_room(self, peer: NodeId, priority: Priority) -> bool:
+        """Whether this peer had its quantum, and others were turned away. What is urgent makes room for nobody."""
+        had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
+        return had_quantum and priority is Priority.USUAL and self._refusals.are_there_others(peer)
 
     def _taken(self, priority: Priority) -> int:
         """Places that are taken by this priority and the ones before it, without slow receivers."""

@@ -1,4 +1,4 @@
-"""Asking ahead, recalls, and urgent requests of a starved node."""
+"""Asking ahead, and recalls."""
 
 import pytest
 
@@ -13,7 +13,6 @@ from p2pcache.core.swarm.events import (
     RequestEnded,
     Urgent,
 )
-from p2pcache.core.upload.priority import Priority
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
 
 TOOK_S = 1.0  # that each run takes
@@ -123,35 +122,6 @@ def test_a_recall_without_a_refusal_tells_the_load_only() -> None:
     desk.meet({2: 1})
     assert desk.do(PeerHas(2, 0, 3)) == []
     assert desk.s._book.peers[2].load == 3
-
-
-def test_a_starved_node_asks_urgently() -> None:
-    desk = Desk(runs=1000)
-    first = desk.meet(dict.fromkeys(SENDERS, desk.full))
-    half = SETTINGS.outstanding // 2
-    assert [one.priority is Priority.URGENT for one in first] == [
-        n < half for n in range(SETTINGS.outstanding)
-    ]
-    for one in first[half:]:
-        end(desk, one, Outcome.BUSY)
-    asked = of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
-    assert len(asked) == SETTINGS.outstanding - half
-    assert not any(one.priority is Priority.URGENT for one in asked), (
-        "it has half of what it may ask for"
-    )
-    for one in (*asked, *first[:half]):
-        end(desk, one, Outcome.BUSY)
-    assert any(
-        one.priority is Priority.URGENT
-        for one in of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))
-    )
-
-
-def test_a_node_with_little_in_reach_is_not_starved() -> None:
-    desk = Desk(runs=1000)
-    asked = desk.meet(dict.fromkeys(SENDERS, (1 << 2 * SETTINGS.outstanding - 1) - 1))
-    assert asked
-    assert not any(one.priority is Priority.URGENT for one in asked)
 
 
 def full_room(desk: Desk) -> list[Request]:

@@ -1,9 +1,10 @@
-"""Peers that were told BUSY: when they are recalled, and which peers yield to them."""
+"""Peers that were told BUSY: when they are recalled, and who makes room for them."""
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.settings import QUANTUM
 from p2pcache.core.upload.upload_queue import UploadQueue
-from tests.core.upload.uploads_kit import opened, served
+from tests.core.upload.uploads_kit import served
 
 
 def crowded(*peers: int) -> UploadQueue[int]:
@@ -60,97 +61,55 @@ def test_warm_requests_are_not_recalled_nor_any_at_a_closed_queue() -> None:
     assert queue.recall() == [], "nothing is admitted any more"
 
 
-def little_flows_at() -> UploadQueue[int]:
-    """A queue with two open slots, for peers 101 and 102, since the uplink is unknown; 1 and 2 were told BUSY."""
-    queue: UploadQueue[int] = UploadQueue(
-        UploadSettings(slots=4, queue=0, per_peer=4, few_askers_places=0)
-    )
-    served(queue, 101, 102)
-    for peer in (1, 2):
-        assert not queue.offer(peer, 10 * peer), "there is no place to wait"
-    return queue
-
-
-def test_while_slots_are_closed_the_peer_served_last_yields_once() -> None:
-    queue = little_flows_at()
-    assert not queue.offer(101, 103), "its next request doesn't wait before those of the others"
-    queue.on_upload_ended(101, 101)
-    assert queue.recall() == [10]
-    assert not queue.offer(101, 104)
-    assert queue.offer(1, 11)
-    assert queue.start_next() == (1, 11)
-    queue.on_upload_ended(102, 102)
-    assert queue.recall() == [20]
-    assert not queue.offer(102, 105)
-    assert queue.offer(102, 106), "nobody else was turned away meanwhile"
-    queue.check()
-
-
-def test_while_slots_are_closed_an_urgent_request_does_not_yield() -> None:
-    queue = little_flows_at()
-    queue.on_upload_ended(101, 101)
-    assert queue.offer(101, 103, Priority.URGENT)
-    assert queue.start_next() == (101, 103)
-    assert queue.offer(101, 104, Priority.URGENT)
-    queue.check()
-
-
-def test_while_slots_are_closed_a_served_peer_stays_if_nobody_was_turned_away() -> None:
-    queue = little_flows_at()
-    queue.on_peer_gone(1)
-    queue.on_peer_gone(2)
-    assert queue.offer(101, 103)
-    queue.on_upload_ended(101, 101)
-    assert queue.start_next() == (101, 103)
-    queue.on_upload_ended(101, 103)
-    assert queue.offer(101, 104)
-
-
-def test_while_all_slots_are_open_a_served_peer_stays_though_others_were_just_turned_away() -> None:
-    queue = opened(2)
-    served(queue, 101, 102)
-    assert not queue.offer(1, 10)
-    assert not queue.offer(2, 20)
-    assert queue.offer(101, 103)
-    queue.on_upload_ended(101, 101)
-    assert queue.start_next() == (101, 103)
-
-
-def rounds(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
+def turns(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
     """Serve each of these `count` times more; its next request always waits when an upload ends."""
     for turn in range(count):
         for peer in peers:
             number = 1000 * (turn + 1) + peer
-            assert queue.offer(peer, number)
+            assert queue.offer(peer, number), turn
             queue.on_upload_ended(peer, queue._active[peer][1])
             assert queue.recall() == []
             assert queue.start_next() == (peer, number)
 
 
-def test_one_served_peer_yields_for_each_one_turned_away_two_rounds_ago() -> None:
-    queue = opened(2)
-    served(queue, 101, 102)
-    assert not queue.offer(1, 10)
-    rounds(queue, (101, 102), 2)
-    assert not queue.offer(2, 20), "turned away just now"
-    assert not queue.offer(101, 103), "it yields its slot to peer 1"
-    assert not queue.offer(101, 103), "it still yields when it asks again"
-    assert queue.offer(102, 104), "one peer was turned away, so one peer yields"
-    queue.check()
-    queue.on_upload_ended(101, 101 + 2000)
+def test_a_served_peer_makes_room_after_its_quantum_and_stands_in_line() -> None:
+    queue = crowded(1)
+    turns(queue, (101, 102), QUANTUM)
+    last = QUANTUM * 1000
+    assert not queue.offer(101, 1), "its next request would keep the slot"
+    queue.on_upload_ended(101, 101 + last)
     assert queue.recall() == [10]
+    assert not queue.offer(102, 2), "101 waits now"
     assert queue.offer(1, 11)
     assert queue.start_next() == (1, 11)
-    queue.on_upload_ended(102, 102 + 2000)
-    assert queue.start_next() == (102, 104)
-    assert queue.offer(1, 12), "it is served now and stays"
+    queue.on_upload_ended(102, 102 + last)
+    assert queue.recall() == [1], "101 comes before 102, which was turned away later"
+    assert queue.offer(101, 3)
+    assert queue.start_next() == (101, 3)
     queue.check()
 
 
-def test_an_urgent_request_does_not_yield_to_one_turned_away_long_ago() -> None:
-    queue = opened(2)
-    served(queue, 101, 102)
+def test_after_it_was_turned_away_a_peer_has_a_quantum_again() -> None:
+    queue = crowded(1)
+    turns(queue, (101,), QUANTUM)
+    assert not queue.offer(101, 1)
+    queue.on_upload_ended(101, 101 + QUANTUM * 1000)
+    assert queue.recall() == [10]
+    assert queue.offer(101, 2), "peer 1 didn't come"
+    assert queue.start_next() == (101, 2)
+    assert not queue.offer(1, 11)
+    assert queue.offer(101, 3)
+
+
+def test_a_slot_that_nobody_else_asked_for_is_kept_for_ever() -> None:
+    queue = crowded()
+    turns(queue, (101,), 3 * QUANTUM)
     assert not queue.offer(1, 10)
-    rounds(queue, (101, 102), 2)
-    assert queue.offer(101, 103, Priority.URGENT)
-    assert not queue.offer(102, 104)
+    assert queue.offer(101, 1), "uploads count from the moment at which somebody was turned away"
+
+
+def test_an_urgent_request_makes_room_for_nobody() -> None:
+    queue = crowded(1)
+    turns(queue, (101,), QUANTUM)
+    assert queue.offer(101, 1, Priority.URGENT)
+    assert not queue.offer(101, 2)
