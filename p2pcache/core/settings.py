@@ -42,7 +42,7 @@ class SwarmSettings:
     # First pause after BUSY: about the time until a slot is free.
     busy_backoff_s: float = 0.035
     # Longest pause after several BUSY in a row, each of which doubles it: polling costs processor time.
-    busy_backoff_max_s: float = 1.2
+    busy_backoff_max_s: float = 0.3
     # Share of the median rate below which a peer is slow and asked last: such a peer would be waited for at the end.
     slow_peer_ratio: float = 0.3
     # Seconds after which a slow peer is tried again: its link may have recovered.

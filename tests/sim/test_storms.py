@@ -237,11 +237,11 @@ def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 11, 14])
 def test_late_nodes_do_not_take_the_places_of_others(seed: int) -> None:
-    """0.85 and 0.86 (11 and 14) when one's slots could stay with eight who came late."""
-    fabric = Storm(nodes=16, rate=3e6, origin_rate=3e6, queue_s=0.1, late=0.5)
+    """As many runs as real models have at least: with few, the last rounds weigh more than the rule."""
+    fabric = Storm(nodes=16, runs=1024, rate=3e6, origin_rate=3e6, queue_s=0.1, late=0.5)
     report = run(fabric, seed=seed)
     all_complete(report)
-    assert report.eta >= 0.92
+    assert report.eta >= 0.93
 
 
 @pytest.mark.slow

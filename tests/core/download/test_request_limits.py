@@ -38,9 +38,6 @@ class Desk:
     def full(self) -> bool:
         return self.limits.full
 
-    def starved(self) -> bool:
-        return self.limits.starved
-
     def may_ask(self, *, across: bool = False) -> bool:
         return self.limits.may_ask(across=across)
 
@@ -68,16 +65,6 @@ def test_a_link_that_holds_runs_has_places_of_its_own() -> None:
     assert desk.may_ask()
     desk.ask(peer, 1)
     assert not desk.may_ask()
-
-
-def test_a_node_that_is_behind_asks_for_more() -> None:
-    desk = Desk()
-    peers = [desk.meet(node) for node in (2, 3, 4, 5)]
-    desk.states.set_proved(FULL & ~bitset.full(2 * USUAL))
-    desk.ask(peers[0], USUAL)
-    assert not desk.may_ask()
-    desk.limits.measure()
-    assert desk.may_ask()
 
 
 def test_bytes_and_a_failed_disk_stop_everything() -> None:
@@ -126,26 +113,3 @@ def test_an_urgent_run_without_a_holder_stops_nobody() -> None:
     peer = desk.meet(2, 0b010)
     desk.states.make_urgent(0b100)
     assert desk.limits.suits(peer)
-
-
-def test_a_node_whose_places_others_took_is_starved() -> None:
-    desk = Desk()
-    peer = desk.meet(2, bitset.full(2 * USUAL))
-    assert desk.starved()
-    desk.requests.on_sent(peer, RUNS - 1, now=0.0)
-    desk.ask(peer, 1)
-    assert not desk.starved(), "little is in reach"
-    rich = Desk()
-    rich.ask(rich.meet(2), (USUAL - 1) // 2)
-    assert rich.starved()
-    rich.ask(rich.book.peers[2], 1)
-    assert not rich.starved(), "half of the usual requests flow"
-
-
-def test_few_neighbours_may_owe_several_runs_each() -> None:
-    desk = Desk()
-    for node in range(2, 2 + FEW_PEERS - 1):
-        desk.meet(node)
-    assert desk.limits.per_peer == SETTINGS.outstanding_few_peers
-    desk.meet(40)
-    assert desk.limits.per_peer == 1
