@@ -3,7 +3,7 @@
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.request_limits import RequestLimits
-from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.download.settings import NEAR_PLACES
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridges import Boundaries
