@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,7 +26,7 @@ from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
-WEIGHTS = os.urandom(3_000_000)
+WEIGHTS = random.Random(1).randbytes(3_000_000)  # workers of a test run must see the same cases
 FILES = {
     "config.json": b'{"model_type": "none"}', "model.safetensors": WEIGHTS, "empty.txt": b"",
     "sub/dir/vocab \u00fc.txt": b"one\ntwo\n",
