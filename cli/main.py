@@ -42,6 +42,9 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
         "verify": "Prove every byte of a model again.",
+        "compile-cache": "Restore and save what an engine has compiled.",
+    },
+    "cache": {
         "rm": "Remove a model's tag here, and the model with its last tag.",
         "evict": "Give a model's disk space back; it stays listed, and comes back on demand.",
         "prune": "Free the space of what nothing names any more.",
@@ -49,7 +52,6 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "unpin": "End a model's pins.",
         "pins": "List pins and holds: why models stay here.",
         "release": "End the holds of a name.",
-        "compile-cache": "Restore and save what an engine has compiled.",
     },
     "cluster": {
         "ps": "Show the pulls that run now.",
@@ -77,6 +79,7 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
 }
 _TITLES = {
     "models": "Models",
+    "cache": "What stays here",
     "cluster": "Cluster",
     "daemons": "Daemons",
     "program": "This program",

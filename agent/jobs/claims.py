@@ -12,8 +12,8 @@ from p2pcache.core.pool.settings import HOLD_S, MAX_HOLD_S
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.clock import start_of
 from p2pcache.io.disk.claims import Claim
-from p2pcache.io.process_life import start_of
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
-"""The clock: the one place where a daemon reads the time, so that tests can hand in another."""
+"""The clock, the one place where a daemon reads the time, so that tests can hand in another; when a process began."""
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 
@@ -49,3 +50,21 @@ class AwakeClock:
     async def keep_awake(self) -> None:
         """Record that the process runs."""
         self.now()
+
+
+PROC = Path("/proc")
+# Field 22 of /proc/PID/stat, counted behind the name, which may hold spaces and brackets.
+_START = 19
+
+
+def start_of(pid: int) -> str:
+    """When a process started, in ticks since the boot; "": there is none of that number, or it has ended.
+
+    A number alone doesn't say which process it is, for numbers are used again.
+    """
+    try:
+        text = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return ""
+    fields = text.rpartition(")")[2].split()
+    return "" if fields[0] in "ZX" else fields[_START]

@@ -5,8 +5,8 @@ from typing import Literal, NamedTuple
 from p2pcache.core.pool.settings import MAX_CLAIMS
 from p2pcache.errors import Conflict
 from p2pcache.ids import Ref
+from p2pcache.io.clock import start_of
 from p2pcache.io.disk.sqlite_file import SqliteFile
-from p2pcache.io.process_life import start_of
 
 ClaimKind = Literal["pin", "hold"]
 

@@ -79,7 +79,7 @@ class AgentClient:
         if background:  # an older agent refuses the key, so it is left out where it says nothing
             body["background"] = True
         if hold:
-            from p2pcache.io.process_life import start_of  # no other pull needs it
+            from p2pcache.io.clock import start_of  # no other pull needs it
 
             started = start_of(hold_pid) if hold_pid else ""
             body |= {"hold": hold, "hold_s": hold_s, "hold_pid": hold_pid, "hold_started": started}

@@ -13,9 +13,9 @@ from p2pcache.agent.jobs import room
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import Conflict
 from p2pcache.ids import Ref
+from p2pcache.io.clock import start_of
 from p2pcache.io.disk import claims
 from p2pcache.io.disk.claims import Claim
-from p2pcache.io.process_life import start_of
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
 from tests.agent.kit import agent, client, make_model, pull, push
 

@@ -48,7 +48,7 @@ def test_rm_checks_all_refs_first(agent: FakeAgent, run: Run) -> None:
 def test_rm_asks_on_a_terminal(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, calls: int
 ) -> None:
-    monkeypatch.setattr("p2pcache.cli.commands.models.rm.on_terminal", lambda: True)
+    monkeypatch.setattr("p2pcache.cli.commands.cache.rm.on_terminal", lambda: True)
     agent.document("DELETE /v1/model", {"bytes_freed": 0, "unsure": "3 are hidden"})
     done = run("rm", "a", "--agent", agent.address, input=answer)
     assert len(agent.seen) == calls

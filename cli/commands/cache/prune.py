@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from p2pcache.cli.commands.models.evict import print_evicted
+from p2pcache.cli.commands.cache.evict import print_evicted
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.options import Command, agreed, json_option, on_terminal, yes_option

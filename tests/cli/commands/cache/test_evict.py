@@ -45,7 +45,7 @@ def test_a_refusal_is_its_exit_code(agent: FakeAgent, run: Run) -> None:
 def test_without_a_name_it_is_asked_on_a_terminal(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, said: str, calls: int
 ) -> None:
-    monkeypatch.setattr("p2pcache.cli.commands.models.evict.on_terminal", lambda: True)
+    monkeypatch.setattr("p2pcache.cli.commands.cache.evict.on_terminal", lambda: True)
     agent.document("POST /v1/evict", answer())
     run("evict", "--agent", agent.address, input=said)
     assert [json.loads(body)["dry_run"] for body in agent.bodies] == [True, False][:calls]

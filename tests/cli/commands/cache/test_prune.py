@@ -23,7 +23,7 @@ def test_prune_says_what_it_removed(agent: FakeAgent, run: Run) -> None:
 def test_prune_all_asks_on_a_terminal(
     agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch, answer: str, calls: int
 ) -> None:
-    monkeypatch.setattr("p2pcache.cli.commands.models.prune.on_terminal", lambda: True)
+    monkeypatch.setattr("p2pcache.cli.commands.cache.prune.on_terminal", lambda: True)
     agent.document("POST /v1/prune", {"removed": ["a:b"], "bytes_freed": 1000})
     run("prune", "--all", "--agent", agent.address, input=answer)
     assert len(agent.bodies) == calls

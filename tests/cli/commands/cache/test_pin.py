@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
-from p2pcache.io.process_life import start_of
+from p2pcache.io.clock import start_of
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent, done, resolved
 

@@ -1,0 +1,1 @@
+"""Words about what stays in this node's cache."""
