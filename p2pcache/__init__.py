@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from p2pcache.loader.stream import TensorStream as TensorStream
 
 __all__ = [
-    "ParallelAxis", "__version__", "compile_cache", "errors", "from_pretrained", "iter_tensors", "load", "load_into",
-    "safe_open", "snapshot",
+    "LoadReport", "OpenModel", "ParallelAxis", "RawTensor", "TensorStream", "__version__", "compile_cache", "errors",
+    "from_pretrained", "iter_tensors", "load", "load_into", "push", "safe_open", "save_file", "snapshot",
 ]  # fmt: skip
 __version__ = "0.1.0"
 

@@ -224,7 +224,7 @@ async def test_bad_requests_are_client_errors(tmp_path: Path) -> None:
             b"{",
             b"[]",
             b'{"ref": 5}',
-            b'{"ref": "UPPER"}',
+            b'{"ref": "no model"}',
             b'{"ref": "a", "x": 1}',
         ):
             async with session.post("/v1/pull", data=body) as answer:

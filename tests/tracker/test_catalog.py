@@ -161,7 +161,7 @@ async def test_missing_tags_and_manifests_are_not_found(tmp_path: Path) -> None:
         for text in ("", "x" * 64, "../../etc/passwd"):
             with pytest.raises(UsageError):
                 await agent.ask("manifest", text)
-        for text in ("", "UPPER", "a" * 3000):
+        for text in ("", "no model", "a" * 3000):
             with pytest.raises(UsageError):
                 await agent.ask("resolve", text)
         with pytest.raises(UsageError):

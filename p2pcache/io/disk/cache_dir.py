@@ -59,7 +59,9 @@ def check_ours(root: Path) -> None:
     if any((root / name).is_file() for name in _MARKS):
         return
     for name in _SWEPT:
-        if (root / name).is_dir() and any((root / name).iterdir()):
+        found = (root / name).iterdir() if (root / name).is_dir() else ()
+        # A first start that was cut short leaves its probe.
+        if any(one.name != _PROBE for one in found):
             raise UsageError(
                 f"{root} is no cache dir, and its folder {name} holds files of others, which an agent would remove; "
                 f"choose another --cache-dir, such as {root / 'p2pcache'}"

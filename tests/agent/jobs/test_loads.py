@@ -165,7 +165,7 @@ async def test_unknown_and_too_large_models_fail_at_once(tmp_path: Path, origin:
         agent(tmp_path, origin=origin.as_uri(), min_free_bytes=1 << 60) as app,
         client(app) as session,
     ):
-        for ref, code in (("team/none", 3), ("team/m:v1", 5), ("NO", 2)):
+        for ref, code in (("team/none", 3), ("team/m:v1", 5), ("no model", 2)):
             async with session.post("/v1/load", json={"ref": ref}) as answer:
                 assert (await answer.json())["code"] == code
         # A part of it needs no room for all of it.

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from p2pcache.cli.main import cli
 from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo, why_no_pull
-from tests.agent.kit import agent, client, explain, make_model, pull, push, said
+from tests.agent.kit import HeldReads, agent, client, explain, make_model, pull, push, said
 from tests.tracker.kit import tracker
 
 SIZE = 8_000_000
@@ -112,7 +112,7 @@ def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> N
 
 
 async def test_explain_shows_the_rest_of_a_model_beside_its_last_pull(
-    tmp_path: Path, origin: Path
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a pull that was killed, the last one that ended was another; after `rm`, so it was, too."""
     async with agent(tmp_path, origin=origin.as_uri()) as app:
@@ -122,6 +122,7 @@ async def test_explain_shows_the_rest_of_a_model_beside_its_last_pull(
         (weights,) = (Path(app.settings.cache_dir) / "blobs").iterdir()
         with weights.open("r+b") as file:
             file.write(b"rot")
+        reads = HeldReads(monkeypatch)  # or what is lost is back at once
         await asyncio.to_thread(
             CliRunner().invoke,
             cli,
@@ -133,6 +134,8 @@ async def test_explain_shows_the_rest_of_a_model_beside_its_last_pull(
         assert "the last pull that ended: done" in text
         assert " of 8.00 MB are here, and nothing fetches the rest" in text
         assert "run: p2pcache pull team/m:v1" in text
+        reads.lost = True
+        reads.let_go.set()
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
             assert answer.status == 200
         assert (await explain(app))[1]["here"] is None
