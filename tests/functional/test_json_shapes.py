@@ -91,7 +91,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
         ask("cancel", "other:v1", agent=1)
         ask("warm", "m:v1", "--replicas", "2", shape="warm --replicas")
         ask("explain", "m:v1")
-        ask("push", str(small), "small:v1")
+        ask("push", str(small), "small:v1", "--sha256")
+        ask("show", "small:v1")
         for words in (
             ("ls",), ("show", "m:v1"), ("verify", "m:v1"), ("locate", "m:v1"), ("nodes",), ("status",),
             ("history",), ("version",), ("prune", "--dry-run"), ("rm", "small:v1"),
