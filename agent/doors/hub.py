@@ -14,7 +14,6 @@ from aiohttp import web
 
 from p2pcache.agent.api.gate import CALLER, bearer_token
 from p2pcache.agent.doors import hub_answers as answers
-from p2pcache.agent.doors.http_range import wanted_bytes
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
@@ -116,17 +115,19 @@ class HubDoor:
     async def get_refs(self, request: web.Request) -> web.Response:
         """The tags of a model that this cache knows."""
         wanted = await self._wanted(request)
-        known = await pools.STEPS.run(self._tags, wanted.ref)
+        known = await pools.STEPS.run(self._digests, wanted.ref)
         if not known:
             model = await self._open(wanted)
-            known = {wanted.ref.tag: answers.commit_of(model.layout.digest)}
-        return server.json_response(answers.refs(known))
+            known = {wanted.ref.tag: model.layout.digest}
+        commits = {tag: answers.commit_of(digest) for tag, digest in known.items()}
+        return server.json_response(answers.refs(commits))
 
-    def _tags(self, ref: Ref) -> dict[str, str]:
+    def _digests(self, ref: Ref) -> dict[str, str]:
+        """What each tag of this model's name means here."""
         named = {
             one.tag: self._store.named(one) for one in self._store.refs() if one[:2] == ref[:2]
         }
-        return {tag: answers.commit_of(digest) for tag, digest in named.items() if digest}
+        return {tag: digest for tag, digest in named.items() if digest}
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file's head or bytes, of which each is proved; those that aren't here yet are waited for."""
@@ -143,21 +144,10 @@ class HubDoor:
             "Content-Disposition": f"inline; filename*=UTF-8''{quote(path.rpartition('/')[2])}",
             "Content-Type": "application/octet-stream",
         }  # fmt: skip
-        span = wanted_bytes(request.headers.get("Range", ""), file.size) if file.size else (0, 0)
-        if span is None:
-            return web.Response(
-                status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"}
-            )
-        start, end = span
-        partial = (start, end) != (0, file.size)
-        if partial:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
-        headers["Content-Length"] = str(end - start)
-        response = web.StreamResponse(status=206 if partial else 200, headers=headers)
-        if request.method == "HEAD":
-            await response.prepare(request)
-            return response
-        return await self._models.send_file(request, response, model, file, span)
+        answer = await self._models.send_file(request, model, file, headers)
+        if answer is not None:
+            return answer
+        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"})
 
     # -- names ---------------------------------------------------------------------------------------
 
@@ -180,23 +170,15 @@ class HubDoor:
 
     async def _revision(self, ref: Ref, revision: str) -> Ref:
         if _COMMIT.fullmatch(revision):
-            digest = await pools.STEPS.run(self._digest_of, ref, revision)
-            if digest is not None:
-                return ref._replace(digest=digest)
+            known = await pools.STEPS.run(self._digests, ref)
+            for digest in known.values():
+                if digest.startswith(revision):
+                    return ref._replace(digest=digest)
         try:
             tagged = Ref.parse(f"{ref.namespace}/{ref.name}:{revision}")
         except UsageError:
             raise _Missing("RevisionNotFound", f"no revision {revision[:200]!r}") from None
         return tagged
-
-    def _digest_of(self, ref: Ref, commit: str) -> str | None:
-        """The model of this name whose digest begins so, if this cache knows it."""
-        for model in self._store.models():
-            if model.digest.startswith(commit):
-                names = self._store.names_of(model.digest)
-                if any(name[:2] == ref[:2] for name in names):
-                    return model.digest
-        return None
 
     async def _open(self, wanted: _Wanted) -> OpenModel:
         """The model; the revision `main` is the tag `main`, or else `latest`.

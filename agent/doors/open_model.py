@@ -10,6 +10,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from p2pcache.agent.api.routes import Rule
+from p2pcache.agent.doors.http_range import wanted_bytes
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
@@ -89,18 +90,34 @@ class ModelDoor:
         return OpenModel(ref, resolved.generation, download)
 
     async def send_file(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        model: OpenModel,
-        file: File,
-        span: tuple[int, int],
-    ) -> web.StreamResponse:
-        """Answer with the bytes [start, end) of a file.
+        self, request: web.Request, model: OpenModel, file: File, headers: dict[str, str]
+    ) -> web.StreamResponse | None:
+        """Answer with a file, or with the range of it that the request wants; HEAD gets no body.
+
+        Args:
+            request: of a client.
+            model: which has the file.
+            file: to send.
+            headers: of the answer, beside those of its length and range.
+
+        Returns:
+            The answer; None: the file has no such range (416).
 
         Raises:
             P2PCacheError: before the first byte; later the connection breaks, so that the client asks for the rest.
         """
+        span = wanted_bytes(request.headers.get("Range", ""), file.size) if file.size else (0, 0)
+        if span is None:
+            return None
+        start, end = span
+        partial = span != (0, file.size)
+        response = web.StreamResponse(status=206 if partial else 200, headers=headers)
+        response.headers["Content-Length"] = str(end - start)
+        if partial:
+            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+        if request.method == "HEAD":
+            await response.prepare(request)
+            return response
         try:
             async with aclosing(self._stream(model, file, *span)) as pieces:
                 async for piece in pieces:

@@ -17,7 +17,6 @@ from aiohttp import web
 from p2pcache.agent.api.gate import CALLER
 from p2pcache.agent.api.rights import Caller, Denied
 from p2pcache.agent.doors import s3_answers as answers
-from p2pcache.agent.doors.http_range import wanted_bytes
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
 from p2pcache.core.format.manifest import File
 from p2pcache.core.protocol.tokens import Scope
@@ -151,19 +150,10 @@ class S3Door:
             if status == 304:
                 return web.Response(status=304, headers=headers)
             return answers.error("PreconditionFailed", "the object is another one", status)
-        span = wanted_bytes(request.headers.get("Range", ""), file.size) if file.size else (0, 0)
-        if span is None:
-            return answers.error("InvalidRange", f"the object has {file.size} bytes", 416)
-        start, end = span
-        partial = (start, end) != (0, file.size)
-        if partial:
-            headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
-        headers["Content-Length"] = str(end - start)
-        response = web.StreamResponse(status=206 if partial else 200, headers=headers)
-        if request.method == "HEAD":
-            await response.prepare(request)
-            return response
-        return await self._models.send_file(request, response, model, file, span)
+        answer = await self._models.send_file(request, model, file, headers)
+        if answer is not None:
+            return answer
+        return answers.error("InvalidRange", f"the object has {file.size} bytes", 416)
 
     def _bucket(self, request: web.Request) -> str:
         """The bucket of a URL, if the caller may read it.
