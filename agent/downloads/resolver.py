@@ -175,16 +175,21 @@ class Resolver:
         finally:
             work.cancel()
 
+    async def first_contact(self) -> None:
+        """Wait a moment, right after a start, until the tracker was dialled once."""
+        if self._link is None or self._link.tried.is_set():
+            return
+        self._awaits_tracker = True
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_CONTACT_S):
+                    await self._link.tried.wait()
+        finally:
+            self._awaits_tracker = False
+
     async def _ask(self, ref: Ref) -> Resolved:
         trouble: P2PCacheError | None = None
-        if self._link is not None and not self._link.tried.is_set():
-            self._awaits_tracker = True
-            try:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(FIRST_CONTACT_S):
-                        await self._link.tried.wait()
-            finally:
-                self._awaits_tracker = False
+        await self.first_contact()
         if self._link is not None and self._link.connected:
             try:
                 answer = await self._link.ask("resolve", ref.short)

@@ -5,6 +5,7 @@ blob that the cache lacks: to name a digest gives no access to its bytes.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -46,6 +47,7 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+OPENING_S = 5.0  # storage that takes longer is said to be opening
 PROGRESS_S = 0.25  # between two events, as of a pull
 CHECKS = 2  # manifests that are checked at once
 PIECE_BYTES = 1 << 20  # handed to a thread at once; smaller costs wake-ups, larger memory
@@ -177,7 +179,6 @@ class Pushes:
         if repo is None:
             link, trouble = self._context.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
-                # So also in the first moment after a start.
                 raise self._resolver.no_answer("can't push")
             if not self._context.origin.settled.is_set():
                 raise Unreachable("the origin is being opened; push again in a moment")
@@ -197,6 +198,10 @@ class Pushes:
     ) -> Events:
         """`progress` about four times a second, then `done`. The arguments and errors are `start`'s."""
         began = time.monotonic()
+        await self._resolver.first_contact()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                await self._context.origin.settled.wait()
         push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)

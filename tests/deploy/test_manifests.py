@@ -18,7 +18,7 @@ from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.ids import Ref
 from p2pcache.loader.integrations.vllm import LOAD_FORMAT, split_extra_config
 from p2pcache.tracker.settings import TrackerSettings
-from tests.deploy.kubelet import find
+from tests.deploy.kubelet import find, objects_of
 from tests.deploy.render import DEPLOY, example, kustomize, tool
 
 VERSION = "1.37"  # of Kubernetes; the carried schemas go from 1.25 on
@@ -354,3 +354,32 @@ def test_the_guide_names_what_exists(rendered: dict[str, Objects]) -> None:
     names = {(each["kind"].lower(), each["metadata"]["name"]) for each in objects}
     for kind, name in re.findall(r"\b(deployment|daemonset|job|ds)/([\w-]+)", text):
         assert (kind.replace("ds", "daemonset"), name) in names
+
+
+PODMAN = DEPLOY / "podman"
+
+
+def test_the_pods_for_podman_are_those_of_the_one_node_overlay(
+    rendered: dict[str, Objects],
+) -> None:
+    """Arguments, users and mounts are equal; settings are a part of them."""
+    (alone,) = objects_of((PODMAN / "one-node.yaml").read_text())
+    (demo,) = objects_of((PODMAN / "demo-pod.yaml").read_text())
+    validate(alone)
+    validate(demo)
+    here = {each["name"]: each for each in (*containers(alone["spec"]), *containers(demo["spec"]))}
+    overlay = [template["spec"] for _, template in pods(rendered["overlays/one-node"])]
+    (pod,) = [template["spec"] for _, template in pods(example("one-node-pods.yaml"))]
+    there = {each["name"]: each for spec in (*overlay, pod) for each in containers(spec)}
+    assert set(here) == set(there) == {"tracker", "agent", "directories", "model", "server"}
+    for name, container in here.items():
+        model = there[name]
+        assert container.get("args") == model.get("args")
+        assert container.get("command") == model.get("command")
+        places = {(each["name"], each["mountPath"]) for each in container["volumeMounts"]}
+        assert places == {(each["name"], each["mountPath"]) for each in model["volumeMounts"]}
+        security = container["securityContext"]
+        assert security["capabilities"] == model["securityContext"]["capabilities"]
+        assert {each["name"] for each in container.get("env", ())} - {"P2PCACHE_ORIGIN"} <= {
+            each["name"] for each in model.get("env", ())
+        }
