@@ -27,6 +27,9 @@ def version_of(name: str) -> str:
         return importlib.metadata.version(name)
     except (importlib.metadata.PackageNotFoundError, ValueError):
         pass
+    # To list which distribution brings which package reads the records of all that are installed.
+    if not name.isidentifier() or importlib.util.find_spec(name) is None:
+        return ""
     others = sorted(set(importlib.metadata.packages_distributions().get(name, ())))
     return ", ".join(f"{importlib.metadata.version(other)} of {other}" for other in others)
 
