@@ -25,18 +25,18 @@ from p2pcache.sim.properties import (
 from p2pcache.sim.scenarios import Run, Storm
 
 REGRESSIONS = (Path(__file__).parent / "regressions.jsonl").read_text().splitlines()
-BATCH = 20
+BATCH = 20  # of the first sixty storms; `make sim-properties` runs thousands of others
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 6 * BATCH, BATCH))
+@pytest.mark.parametrize("first", range(0, 3 * BATCH, BATCH))
 def test_random_storms_keep_the_laws(first: int) -> None:
     broken = [f"{law}: {kept(storm)}" for storm, law in failures(range(first, first + BATCH))]
     assert not broken, "\n".join(broken)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1_000_000, 1_000_060, BATCH))
+@pytest.mark.parametrize("first", range(1_000_000, 1_000_020, BATCH))
 def test_random_storms_with_holders_that_deliver_nothing_keep_the_laws(first: int) -> None:
     broken = [f"{law}: {kept(storm)}" for storm, law in failures(range(first, first + BATCH))]
     assert not broken, "\n".join(broken)

@@ -70,7 +70,7 @@ def test_small_swarms_come_near_the_bound(nodes: int) -> None:
 @pytest.mark.parametrize(
     ("nodes", "stream", "eta"), [(16, 0.0, 0.8), (16, 90e6, 0.65), (1, 0.0, 0.75), (1, 90e6, 0.5)]
 )
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", [2])
 def test_storage_with_a_far_first_byte_is_kept_busy(
     seed: int, nodes: int, stream: float, eta: float
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_partition_of_ten_seconds() -> None:
     assert report.alpha <= 1.07, "8 of 128 runs: half of the leases are cut off, and read again"
 
 
-@pytest.mark.parametrize("nodes", [2, 8, 64])
+@pytest.mark.parametrize("nodes", [2, 8, 32])
 def test_silent_storage_without_a_tracker_costs_the_reads_in_flight(
     nodes: int,
 ) -> None:
