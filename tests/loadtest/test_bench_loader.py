@@ -43,9 +43,8 @@ def test_the_model_is_a_llama(small: Path) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        ["floor", "p2pcache-into", "p2pcache-copy"],
+        ["floor", "p2pcache-into"],
         ["safetensors-load", "p2pcache-load"],
-        ["transformers", "p2pcache-pretrained"],
     ],
 )
 def test_contestants_bring_the_right_bytes(small: Path, names: list[str]) -> None:
