@@ -20,6 +20,7 @@ from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
@@ -131,6 +132,7 @@ class AgentApp:
         self.downloads = DownloadManager(
             self.context, self.resolver.manifest, SwarmSettings(), self.journal
         )
+        self.downloads.admit = Admission(self.context).admit
         self.claims = Claims(self.context)
         self.room = RoomMaker(self.context, self.downloads, self.journal)
         self.pushes = Pushes(

@@ -76,6 +76,10 @@ class NoSpace(P2PCacheError):
         self.short_bytes = short_bytes
 
 
+class OverQuota(NoSpace):
+    """The pool's quota for a namespace is used up: no room on this disk would help."""
+
+
 class IntegrityError(P2PCacheError):
     """Bytes don't match the digest that names them."""
 

@@ -29,6 +29,7 @@ from p2pcache.tracker.last_hour.traffic import EVERY_S
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.node_questions import NodeQuestions
+from p2pcache.tracker.pool.admission import Admission
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import StateNotes
@@ -100,7 +101,8 @@ class TrackerApp:
         self._last_hour = LastHour(self.tracking, self._clock)
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
-        questions = Questions(self.catalog, self._answers, warming, of_nodes)
+        admission = Admission(self.tracking, settings.namespace_quotas, self._clock)
+        questions = Questions(self.catalog, self._answers, warming, of_nodes, admission)
         if tenure is not None:
             self.tracking.may_grant = questions.may_write = tenure.may_act
         self.members = MemberHub(

@@ -19,6 +19,7 @@ from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.answers import Answers, Made
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
+from p2pcache.tracker.pool.admission import Admission
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
@@ -42,8 +43,10 @@ class Questions:
         answers: Answers,
         warming: Warming,
         of_nodes: NodeQuestions,
+        admission: Admission,
     ) -> None:
         """None was asked yet."""
+        self.admission = admission
         self.warming = warming
         self.of_nodes = of_nodes
         self.counts: dict[tuple[str, str], int] = {}
@@ -64,6 +67,8 @@ class Questions:
         elif ask.what == "manifest" and not ask.offset:
             data = self._catalog.known_manifest(ask.text)
             found = _part(data, 0) if data else None
+        elif ask.what == "admit" and not self.admission.quotas:
+            found = b"", 0
         if found is None:
             return None
         self._count(ask.what, "ok")
@@ -103,6 +108,9 @@ class Questions:
                 return _json(await self.warming.warm(ask.text))
             case "pulls" | "history" | "room":
                 return _json(await self.of_nodes.ask_nodes(ask.what, ask.text))
+            case "admit":
+                self.admission.admit(ask.text)
+                return b"", 0
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -139,7 +147,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "moved", "tag_put")  # fmt: skip
+          "admit", "moved", "tag_put")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

@@ -40,6 +40,8 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     doesn't keep the way to it full (its first byte is far away, one connection carries little), more do, up to 128."""
     neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
+    namespace_quotas: str = ""
+    """Bytes that all copies of a namespace's models may take in the pool, as NAMESPACE=SIZE, separated by commas."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """debug, info, warning or error."""
     log_format: Literal["text", "json"] = "text"

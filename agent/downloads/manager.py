@@ -33,6 +33,9 @@ LEAVE_LOOK_S = (
     0.02  # between two looks whether a download has left; its last flush takes milliseconds
 )
 
+Admit = Callable[[Ref, str, int], Awaitable[None]]
+"""Raises `OverQuota` if the pool may not hold one more copy of a model: its ref, digest and bytes."""
+
 
 class DownloadManager:
     """All models of this agent: those that it only serves, and those that it downloads."""
@@ -54,6 +57,7 @@ class DownloadManager:
         """
         self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
+        self.admit: Admit = _admitted
         self._context = context
         self._read_manifest = read_manifest
         self._settings = settings
@@ -379,10 +383,16 @@ class DownloadManager:
             encoded = await self._read_manifest(digest)
         layout = await pools.PULLS.run(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
+        if reserve:
+            await self.admit(ref, digest, layout.manifest.size_bytes)
         model = await pools.PULLS.run(store.add_model, layout, encoded, reserve=reserve)
         if ref.digest is None:
             await pools.STEPS.run(store.ask, ref, digest)
         return model
+
+
+async def _admitted(_ref: Ref, _digest: str, _size_bytes: int) -> None:
+    """Without a cluster there is no quota of its namespaces."""
 
 
 def _removed(ref: Ref) -> Conflict:

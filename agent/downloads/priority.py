@@ -15,7 +15,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.runner import TICK_S
 from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import Conflict, NoSpace
+from p2pcache.errors import Conflict, NoSpace, OverQuota
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 
@@ -74,6 +74,8 @@ class DownloadOrder:
         while True:
             try:
                 return await begin()
+            except OverQuota:
+                raise
             except NoSpace as error:
                 made = (
                     await self._downloads.remove_begun_push()

@@ -202,6 +202,8 @@ class Pushes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self._context.origin.settled.wait()
+        if (known := self._downloads.swarms.get(digest)) is not None:
+            await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
         push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)

@@ -12,3 +12,4 @@ COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
 HOLD_S = 86400.0  # of a hold that names no time: a pod that restarts at night finds its model in the morning
 MAX_HOLD_S = 30 * 86400.0  # a reader that was forgotten can't hold for ever
 MAX_CLAIMS = 1000  # pins and holds of one namespace on one node: more than it has models, and little to look through
+MAX_QUOTAS = 10_000  # of namespaces: one for each team of a large company

@@ -175,7 +175,7 @@ class Ask(_Message, tag=9, frozen=True):
 
     `what`: "resolve" (ref -> JSON TagRecord fields), "manifest" (digest, offset -> bytes),
     "nodes", "status" (-> JSON), "locate" (ref -> JSON: who has it), "moved" (ref: forget the cached tag),
-    "warm" (JSON -> JSON: a number of nodes is to get a model),
+    "warm" (JSON -> JSON: a number of nodes is to get a model), "admit" (JSON: may one more copy come),
     "pulls", "history" (rows of each node -> JSON: what runs, and what ended, on all nodes),
     "tag_put" (origin without conditional put: the tracker writes, alone).
     """

@@ -1,0 +1,1 @@
+"""The pool as the tracker keeps it: intents, orders, what is told of them."""
