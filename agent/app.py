@@ -13,7 +13,7 @@ from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Door, Listeners
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.doors import hub, s3
+from p2pcache.agent.doors import hub, oci, s3
 from p2pcache.agent.doors.open_model import RULE, ModelDoor
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
@@ -163,10 +163,11 @@ class AgentApp:
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
         models = ModelDoor(self.store, pulls, self.downloads)
-        hub_door, s3_door = hub.HubDoor(self.store, models), s3.S3Door(self.store, models)
+        hub_door, s3_door = hub.HubDoor(models), s3.S3Door(self.store, models)
         self._doors = [
             Door("hf_listen", RULE, hub_door.application, hub.token_of),
             Door("s3_listen", RULE, s3_door.application, s3.token_of),
+            Door("oci_listen", RULE, oci.OciDoor(self.store, models).application, oci.token_of),
         ]
         self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)

@@ -48,6 +48,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT for clients of the Hugging Face hub (HF_ENDPOINT), read-only; default: no such door. Plain HTTP."""
     s3_listen: str = ""
     """HOST:PORT for S3 clients (AWS_ENDPOINT_URL), read-only; default: no such door. Plain HTTP."""
+    oci_listen: str = ""
+    """HOST:PORT for clients of an OCI registry, read-only; default: no such door. Plain HTTP."""
     token_key_file: str = ""
     """File with the key that clients' tokens are signed with; default: the cluster key."""
     health_listen: str = ""
@@ -125,7 +127,7 @@ EXAMINED = (
     "tls_ca", "min_free_bytes", "rack", "site", "node_name",
 )  # fmt: skip
 """Settings that say what `p2pcache doctor` has to look at; operators see them in `GET /v1/status`. None is a secret."""
-DOORS = ("hf_listen", "s3_listen")
+DOORS = ("hf_listen", "s3_listen", "oci_listen")
 """Settings that open a door for another program's protocol."""
 PATHS = frozenset({"cache_dir", "cluster_key_file", "tls_cert", "tls_key", "tls_ca"})
 """Those of them that name files."""

@@ -18,10 +18,8 @@ from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
-from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
-from p2pcache.io.models.store import Store
 
 MAX_PATHS = 10_000  # of one question; the client asks for what it was told before
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -56,8 +54,7 @@ class _Wanted(NamedTuple):
 class HubDoor:
     """The handlers of the hub door."""
 
-    def __init__(self, store: Store, models: ModelDoor) -> None:
-        self._store = store
+    def __init__(self, models: ModelDoor) -> None:
         self._models = models
 
     def application(self, gate: Any) -> web.Application:
@@ -115,19 +112,12 @@ class HubDoor:
     async def get_refs(self, request: web.Request) -> web.Response:
         """The tags of a model that this cache knows."""
         wanted = await self._wanted(request)
-        known = await pools.STEPS.run(self._digests, wanted.ref)
+        known = await self._models.tags(wanted.ref)
         if not known:
             model = await self._open(wanted)
             known = {wanted.ref.tag: model.layout.digest}
         commits = {tag: answers.commit_of(digest) for tag, digest in known.items()}
         return server.json_response(answers.refs(commits))
-
-    def _digests(self, ref: Ref) -> dict[str, str]:
-        """What each tag of this model's name means here."""
-        named = {
-            one.tag: self._store.named(one) for one in self._store.refs() if one[:2] == ref[:2]
-        }
-        return {tag: digest for tag, digest in named.items() if digest}
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file's head or bytes, of which each is proved; those that aren't here yet are waited for."""
@@ -170,7 +160,7 @@ class HubDoor:
 
     async def _revision(self, ref: Ref, revision: str) -> Ref:
         if _COMMIT.fullmatch(revision):
-            known = await pools.STEPS.run(self._digests, ref)
+            known = await self._models.tags(ref)
             for digest in known.values():
                 if digest.startswith(revision):
                     return ref._replace(digest=digest)

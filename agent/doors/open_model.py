@@ -89,6 +89,16 @@ class ModelDoor:
         resolved, download = await self._pulls.begin_download(ref, force=False, whole=False)
         return OpenModel(ref, resolved.generation, download)
 
+    async def tags(self, ref: Ref) -> dict[str, str]:
+        """What each tag of a name means here, complete or not: digests by tag."""
+        return await pools.STEPS.run(self._tags, ref)
+
+    def _tags(self, ref: Ref) -> dict[str, str]:
+        named = {
+            one.tag: self._store.named(one) for one in self._store.refs() if one[:2] == ref[:2]
+        }
+        return {tag: digest for tag, digest in named.items() if digest}
+
     async def send_file(
         self, request: web.Request, model: OpenModel, file: File, headers: dict[str, str]
     ) -> web.StreamResponse | None:

@@ -102,11 +102,11 @@ def make_model(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def push(origin: Path, model: Path, ref: str) -> Layout:
+def push(origin: Path, model: Path, ref: str, *, sha256: bool = False) -> Layout:
     """Push straight to a directory origin, as the CLI does without a daemon."""
     import os
 
-    manifest, sources = index_directory(model)
+    manifest, sources = index_directory(model, sha256=sha256)
     layout = Layout(manifest)
     paths = {layout.blob_of_file[path]: source for path, source in sources.items()}
     origin.mkdir(exist_ok=True)

@@ -1,0 +1,259 @@
+"""The OCI door: unmodified clients of a registry read models through this agent, while chunks arrive.
+
+Each model is a ModelPack artifact: one layer a file, whose digest is the file's SHA-256. Nothing can be written.
+"""
+
+import base64
+import binascii
+import re
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+from aiohttp import web
+
+from p2pcache.agent.api.gate import CALLER, bearer_token
+from p2pcache.agent.api.rights import Caller, Denied
+from p2pcache.agent.doors import oci_answers as answers
+from p2pcache.agent.doors.open_model import ModelDoor
+from p2pcache.core.format.manifest import decode
+from p2pcache.core.format.model_pack import (
+    MEDIA_CONFIG,
+    MEDIA_MANIFEST,
+    Artifact,
+    make_artifact,
+)
+from p2pcache.core.protocol.tokens import Scope
+from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
+from p2pcache.ids import DEFAULT_NAMESPACE, Ref
+from p2pcache.io import pools
+from p2pcache.io.http import server
+from p2pcache.io.models.store import Store
+
+KEPT_BYTES = 32 << 20  # of manifests that were shown lately: clients ask for many layers of one
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_BYTES = "application/octet-stream"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def token_of(request: web.Request) -> str:
+    """The token of a request: as a bearer, or as the password that a client was given for this registry."""
+    scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        return bearer_token(request)
+    try:
+        return base64.b64decode(text, validate=True).decode("ascii").partition(":")[2]
+    except (binascii.Error, ValueError):
+        raise Denied("the user and the password can't be read") from None
+
+
+class _Missing(Exception):
+    """Something isn't there; `code` is the registry's word for it."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class _Repository(NamedTuple):
+    """What a URL names before `/manifests/` or `/blobs/`."""
+
+    name: str  # as the client wrote it
+    ref: Ref  # with any tag
+
+
+class OciDoor:
+    """The handlers of the OCI door."""
+
+    def __init__(self, store: Store, models: ModelDoor) -> None:
+        self._store = store
+        self._models = models
+        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()  # by model, latest last
+
+    def application(self, gate: Any) -> web.Application:
+        """The door as an application, behind a gate's middleware."""
+        app = server.make_app(_oci_errors, gate)
+        for path, handler in (
+            ("/v2", self.get_version), ("/v2/", self.get_version), ("/v2/_catalog", self.get_catalog),
+            ("/v2/{name:.+}/manifests/{reference}", self.get_artifact),
+            ("/v2/{name:.+}/blobs/{digest}", self.get_layer), ("/v2/{name:.+}/tags/list", self.get_tags),
+            ("/v2/{name:.+}/referrers/{digest}", self.get_referrers),
+        ):  # fmt: skip
+            app.router.add_get(path, handler)
+        return app
+
+    async def get_version(self, request: web.Request) -> web.Response:
+        """Clients ask this first, to learn whether they must log in."""
+        answer = server.json_response({})
+        answer.headers.update(answers.VERSION)
+        return answer
+
+    async def get_catalog(self, request: web.Request) -> web.Response:
+        """The names of this cache's models."""
+        caller: Caller = request[CALLER]
+        refs = await pools.STEPS.run(self._store.refs)
+        found = {f"{ref.namespace}/{ref.name}" for ref in refs if caller.sees(ref.namespace)}
+        return answers.names(request, sorted(found), "repositories")
+
+    async def get_tags(self, request: web.Request) -> web.Response:
+        """The tags of a model that this cache knows."""
+        wanted = _repository(request)
+        known = await self._models.tags(wanted.ref)
+        if not known:
+            raise _Missing(
+                "NAME_UNKNOWN",
+                f"this cache knows no tag of {wanted.name}; one that is asked for is looked up",
+            )
+        return answers.names(request, sorted(known), "tags", name=wanted.name)
+
+    async def get_referrers(self, request: web.Request) -> web.Response:
+        """What refers to an artifact: nothing does."""
+        _ = _repository(request)
+        _ = _digest(request.match_info["digest"])
+        return answers.no_referrers()
+
+    async def get_artifact(self, request: web.Request) -> web.Response:
+        """The manifest of an artifact, by tag or by digest."""
+        wanted, reference = _repository(request), request.match_info["reference"]
+        if ":" in reference:
+            digest = _digest(reference)
+            async for _, artifact in self._known(wanted.ref):
+                if artifact.digest == digest:
+                    return answers.content(artifact.manifest, digest, MEDIA_MANIFEST)
+            raise _Missing(
+                "MANIFEST_UNKNOWN",
+                f"no tag of {wanted.name} that this cache knows has {digest}; ask for the tag first",
+            )
+        artifact = await self._tagged(wanted, reference)
+        return answers.content(artifact.manifest, artifact.digest, MEDIA_MANIFEST)
+
+    async def get_layer(self, request: web.Request) -> web.StreamResponse:
+        """A blob: a configuration, or a file, of which each byte is proved; bytes that aren't here yet are awaited."""
+        wanted, digest = _repository(request), _digest(request.match_info["digest"])
+        async for model_digest, artifact in self._known(wanted.ref):
+            if artifact.config_digest == digest:
+                return answers.content(artifact.config, digest, MEDIA_CONFIG)
+            if digest in artifact.paths:
+                return await self._send(
+                    request, wanted.ref._replace(digest=model_digest), artifact.paths[digest]
+                )
+        raise _Missing("BLOB_UNKNOWN", f"no model {wanted.name} that this cache knows has {digest}")
+
+    async def _send(self, request: web.Request, ref: Ref, path: str) -> web.StreamResponse:
+        model = await self._models.open(ref)
+        file = model.file(path)
+        headers = answers.content_headers(f"sha256:{file.sha256.hex()}", _BYTES)
+        headers["Accept-Ranges"] = "bytes"
+        answer = await self._models.send_file(request, model, file, headers)
+        if answer is not None:
+            return answer
+        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"})
+
+    # -- artifacts -----------------------------------------------------------------------------------
+
+    async def _tagged(self, wanted: _Repository, tag: str) -> Artifact:
+        """The artifact that a tag means now.
+
+        Raises:
+            _Missing: there is none.
+            P2PCacheError: it can't be read now, or shown by a registry.
+        """
+        try:
+            ref = Ref.parse(f"{wanted.ref.namespace}/{wanted.ref.name}:{tag}")
+        except UsageError:
+            raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
+        try:
+            model = await self._models.open(ref)
+            digest = model.layout.digest
+            kept = self._artifacts.get(digest)
+            return kept or self._keep(
+                digest, await pools.WORK.run(make_artifact, model.files.values())
+            )
+        except NotFound as error:
+            raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
+
+    async def _known(self, ref: Ref) -> AsyncIterator[tuple[str, Artifact]]:
+        """The models of a name that this cache knows, by digest, without those that no registry can show."""
+        tags = await self._models.tags(ref)
+        for digest in dict.fromkeys(tags.values()):
+            artifact = self._artifacts.get(digest)
+            if artifact is None:
+                try:
+                    artifact = await pools.WORK.run(self._read, digest)
+                except (NotFound, UsageError):
+                    continue
+            yield digest, self._keep(digest, artifact)
+
+    def _read(self, digest: str) -> Artifact:
+        data = self._store.manifest(digest)
+        if data is None:
+            raise NotFound("its manifest isn't here")
+        return make_artifact(decode(data, digest).files)
+
+    def _keep(self, digest: str, artifact: Artifact) -> Artifact:
+        self._artifacts[digest] = artifact
+        self._artifacts.move_to_end(digest)
+        kept = sum(len(one.manifest) for one in self._artifacts.values())
+        while kept > KEPT_BYTES:
+            _, oldest = self._artifacts.popitem(last=False)
+            kept -= len(oldest.manifest)
+        return artifact
+
+
+def _repository(request: web.Request) -> _Repository:
+    """What the URL names, if the caller may read it.
+
+    Raises:
+        Denied: it may not.
+        _Missing: there can't be such a model.
+    """
+    name = request.match_info["name"]
+    text = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
+    try:
+        if ":" in text or "@" in text:
+            raise UsageError("a name, not a ref")
+        ref = Ref.parse(text)
+    except UsageError:
+        raise _Missing("NAME_UNKNOWN", f"no model can be called {name[:200]!r}") from None
+    request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {text}")
+    return _Repository(name, ref)
+
+
+class _BadDigest(UsageError):
+    """Not a digest."""
+
+
+def _digest(text: str) -> str:
+    if _DIGEST.fullmatch(text) is None:
+        raise _BadDigest(f"not a digest: {text[:100]!r}; expected sha256 and 64 hex digits")
+    return text
+
+
+@web.middleware
+async def _oci_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say errors as a registry does."""
+    try:
+        return await handler(request)
+    except _Missing as error:
+        return answers.error(404, error.code, str(error))
+    except Denied as error:
+        if "Authorization" in request.headers:
+            return answers.error(403, "DENIED", str(error))
+        answer = answers.error(401, "UNAUTHORIZED", str(error))
+        answer.headers["WWW-Authenticate"] = 'Basic realm="p2pcache"'  # so that clients log in
+        return answer
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
+        if request.method in ("GET", "HEAD"):
+            return answers.error(404, "NAME_UNKNOWN", f"nothing is at {request.path[:200]}")
+        return answers.error(
+            405, "UNSUPPORTED", "this registry only reads; push with p2pcache push"
+        )
+    except Busy:
+        raise
+    except _BadDigest as error:
+        return answers.error(400, "DIGEST_INVALID", str(error))
+    except P2PCacheError as error:
+        status = server.status_of(error)
+        code = {400: "MANIFEST_INVALID", 404: "MANIFEST_UNKNOWN"}.get(status, "UNAVAILABLE")
+        return answers.error(status, code, str(error))
