@@ -112,7 +112,7 @@ class HubDoor:
     async def get_refs(self, request: web.Request) -> web.Response:
         """The tags of a model that this cache knows."""
         wanted = await self._wanted(request)
-        known = await self._models.tags(wanted.ref)
+        known = dict(await self._models.known(wanted.ref))
         if not known:
             model = await self._open(wanted)
             known = {wanted.ref.tag: model.layout.digest}
@@ -160,8 +160,7 @@ class HubDoor:
 
     async def _revision(self, ref: Ref, revision: str) -> Ref:
         if _COMMIT.fullmatch(revision):
-            known = await self._models.tags(ref)
-            for digest in known.values():
+            for _, digest in await self._models.known(ref):
                 if digest.startswith(revision):
                     return ref._replace(digest=digest)
         try:

@@ -92,20 +92,20 @@ class OciDoor:
     async def get_catalog(self, request: web.Request) -> web.Response:
         """The names of this cache's models."""
         caller: Caller = request[CALLER]
-        refs = await pools.STEPS.run(self._store.refs)
+        refs = await self._models.refs()
         found = {f"{ref.namespace}/{ref.name}" for ref in refs if caller.sees(ref.namespace)}
         return answers.names(request, sorted(found), "repositories")
 
     async def get_tags(self, request: web.Request) -> web.Response:
         """The tags of a model that this cache knows."""
         wanted = _repository(request)
-        known = await self._models.tags(wanted.ref)
-        if not known:
+        tags = {tag for tag, _ in await self._models.known(wanted.ref)}
+        if not tags:
             raise _Missing(
                 "NAME_UNKNOWN",
                 f"this cache knows no tag of {wanted.name}; one that is asked for is looked up",
             )
-        return answers.names(request, sorted(known), "tags", name=wanted.name)
+        return answers.names(request, sorted(tags), "tags", name=wanted.name)
 
     async def get_referrers(self, request: web.Request) -> web.Response:
         """What refers to an artifact: nothing does."""
@@ -175,8 +175,8 @@ class OciDoor:
 
     async def _known(self, ref: Ref) -> AsyncIterator[tuple[str, Artifact]]:
         """The models of a name that this cache knows, by digest, without those that no registry can show."""
-        tags = await self._models.tags(ref)
-        for digest in dict.fromkeys(tags.values()):
+        known = await self._models.known(ref)
+        for digest in dict.fromkeys(digest for _, digest in known):
             artifact = self._artifacts.get(digest)
             if artifact is None:
                 try:

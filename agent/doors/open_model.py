@@ -82,22 +82,27 @@ class ModelDoor:
                 gives no access: it may be of a namespace that the caller may not read.
             P2PCacheError: as `Pulls.begin_download`.
         """
-        if ref.digest is not None:
-            names = await pools.STEPS.run(self._store.names_of, ref.digest)
-            if all(name[:2] != ref[:2] for name in names):
-                raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {ref.digest[:12]}")
+        digest = ref.digest
+        if digest is not None and digest not in {one for _, one in await self.known(ref)}:
+            raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {digest[:12]}")
         resolved, download = await self._pulls.begin_download(ref, force=False, whole=False)
         return OpenModel(ref, resolved.generation, download)
 
-    async def tags(self, ref: Ref) -> dict[str, str]:
-        """What each tag of a name means here, complete or not: digests by tag."""
-        return await pools.STEPS.run(self._tags, ref)
+    async def refs(self) -> list[Ref]:
+        """The tags that this node knows."""
+        asked = [ref for ref, _ in self._downloads.asked_tags()]
+        return [*await pools.STEPS.run(self._store.refs), *asked]
 
-    def _tags(self, ref: Ref) -> dict[str, str]:
-        named = {
-            one.tag: self._store.named(one) for one in self._store.refs() if one[:2] == ref[:2]
-        }
-        return {tag: digest for tag, digest in named.items() if digest}
+    async def known(self, ref: Ref) -> list[tuple[str, str]]:
+        """The tags of a name that this node knows, each with the digest that it means, or meant lately."""
+        asked = [
+            (one.tag, digest) for one, digest in self._downloads.asked_tags() if one[:2] == ref[:2]
+        ]
+        return [*await pools.STEPS.run(self._stored, ref), *asked]
+
+    def _stored(self, ref: Ref) -> list[tuple[str, str]]:
+        found = [one for one in self._store.refs() if one[:2] == ref[:2]]
+        return [(one.tag, digest) for one in found if (digest := self._store.named(one))]
 
     async def send_file(
         self, request: web.Request, model: OpenModel, file: File, headers: dict[str, str]

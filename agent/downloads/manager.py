@@ -319,6 +319,10 @@ class DownloadManager:
         if ref.digest is None:
             self._names.setdefault(digest, {})[ref] = generation
 
+    def asked_tags(self) -> list[tuple[Ref, str]]:
+        """Tags that clients asked for and that aren't set yet, with the model that each meant."""
+        return [(ref, digest) for digest, names in self._names.items() for ref in names]
+
     def forget_tag(self, ref: Ref, digest: str) -> None:
         """Set a tag at the end no more: it was removed."""
         self._names.get(digest, {}).pop(ref, None)

@@ -134,6 +134,20 @@ async def _whole(client: aiohttp.ClientSession, url: str) -> bytes:
         return await answer.read()
 
 
+async def test_two_names_of_one_model(tmp_path: Path) -> None:
+    """Each is read by its own name, though one download brings both."""
+    for ref in ("acme/tiny:v1", "other/name:v2"):
+        pushed(tmp_path, ref)
+    async with door(tmp_path) as app, session(app) as client:
+        manifests = [
+            await manifest_of(client, path)
+            for path in ("acme/tiny/manifests/v1", "other/name/manifests/v2")
+        ]
+        assert manifests[0] == manifests[1]
+        for name in ("acme/tiny", "other/name"):
+            assert await _whole(client, f"/v2/{name}/blobs/{digest(WEIGHTS)}") == WEIGHTS
+
+
 async def test_lists_of_names_come_in_pages(tmp_path: Path) -> None:
     for ref in ("acme/tiny:v1", "acme/tiny:v2", "acme/tiny:v3", "library/one:latest"):
         pushed(tmp_path, ref, {"config.json": b"{}"})
