@@ -163,11 +163,10 @@ class AgentApp:
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
         models = ModelDoor(self.store, pulls, self.downloads)
-        hub_door, s3_door = hub.HubDoor(models), s3.S3Door(self.store, models)
         self._doors = [
-            Door("hf_listen", RULE, hub_door.application, hub.token_of),
-            Door("s3_listen", RULE, s3_door.application, s3.token_of),
-            Door("oci_listen", RULE, oci.OciDoor(self.store, models).application, oci.token_of),
+            Door("hf_listen", RULE, hub.HubDoor(models), hub.token_of),
+            Door("s3_listen", RULE, s3.S3Door(self.store, models), s3.token_of),
+            Door("oci_listen", RULE, oci.OciDoor(self.store, models), oci.token_of),
         ]
         self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)

@@ -1,9 +1,9 @@
 """The listeners of an agent: two unix sockets and, if the settings say so, TCP for the API and for doors."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from aiohttp import web
 
@@ -28,12 +28,19 @@ OPERATOR_MODE = (
 CLIENT_MODE = 0o666  # every user who can see the socket may pull
 
 
+class DoorHandlers(Protocol):
+    """What a door answers."""
+
+    def application(self, gate: Any) -> web.Application:
+        """The door as an application, behind a gate's middleware."""
+
+
 class Door(NamedTuple):
     """Another program's protocol on a port of its own."""
 
     setting: str  # names its address
     rule: Rule  # of every call
-    application: Callable[[Any], web.Application]  # behind a gate's middleware
+    handlers: DoorHandlers
     token_of: TokenOf
 
 
@@ -92,7 +99,9 @@ class Listeners:
                     gate = self.gate.middleware(
                         self._door_kind(listen), rule=door.rule, token_of=door.token_of
                     )
-                    await stack.enter_async_context(server.serving(door.application(gate), [sock]))
+                    await stack.enter_async_context(
+                        server.serving(door.handlers.application(gate), [sock])
+                    )
             if path := self._client_socket():
                 sock = server.listen_unix(Path(path), mode=CLIENT_MODE)
                 stack.callback(server.remove_unix, Path(path))

@@ -128,7 +128,7 @@ print(sum(s.size for s in api.model_info("acme/tiny", files_metadata=True).sibli
     assert said[1] == "True False False True False"
     assert said[2] == str(sorted(FILES))
     assert said[3:] == [
-        "['latest', 'main']", "[('sub/dir/vocab \u00fc.txt', 8)]", "['config.json']",
+        "['latest', 'main', 'v1']", "[('sub/dir/vocab \u00fc.txt', 8)]", "['config.json']",
         str(sum(map(len, FILES.values()))),
     ]  # fmt: skip
 

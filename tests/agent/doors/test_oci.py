@@ -76,6 +76,7 @@ async def test_manifest_configuration_and_layers_have_their_digests(tmp_path: Pa
             assert answer.status == 200
             named = answer.headers["Docker-Content-Digest"]
             size = int(answer.headers["Content-Length"])
+        body = b""
         for reference in ("v1", named):
             async with client.get(f"/v2/acme/tiny/manifests/{reference}") as answer:
                 body = await answer.read()
@@ -122,7 +123,8 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
             await asyncio.sleep(0.01)
         assert not getting.done()
         reads.let_go.set()
-        assert (await getting) == [WEIGHTS]
+        (found,) = await getting
+        assert found == WEIGHTS
         (swarm,) = app.downloads.swarms.values()
         assert swarm.bytes_done < sum(
             map(len, FILES.values())
@@ -158,11 +160,12 @@ async def test_lists_of_names_come_in_pages(tmp_path: Path) -> None:
         assert await manifest_of(client, "acme/tiny/tags/list") == {
             "name": "acme/tiny", "tags": ["v1", "v2", "v3"],
         }  # fmt: skip
-        tags, path = [], "/v2/acme/tiny/tags/list?n=1"
+        tags: list[str] = []
+        path = f"http://{address(app)}/v2/acme/tiny/tags/list?n=1"
         while path:
             async with client.get(path) as answer:
                 tags += (await answer.json())["tags"]
-                path = str(answer.links["next"]["url"].relative()) if answer.links else ""
+                path = str(answer.links["next"]["url"]) if answer.links else ""
         assert tags == ["v1", "v2", "v3"]
         assert (await manifest_of(client, "acme/tiny/tags/list?n=0"))["tags"] == []
         assert (await manifest_of(client, "acme/tiny/tags/list?last=v2"))["tags"] == ["v3"]
