@@ -162,7 +162,7 @@ class AgentApp:
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
-        models = ModelDoor(self.store, pulls, self.downloads)
+        models = ModelDoor(self.store, self.resolver, pulls, self.downloads)
         self._doors = [
             Door("hf_listen", RULE, hub.HubDoor(models), hub.token_of),
             Door("s3_listen", RULE, s3.S3Door(self.store, models), s3.token_of),

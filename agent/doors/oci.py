@@ -6,6 +6,7 @@ Each model is a ModelPack artifact: one layer a file, whose digest is the file's
 import base64
 import binascii
 import re
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NamedTuple
@@ -24,12 +25,15 @@ from p2pcache.core.format.model_pack import (
     make_artifact,
 )
 from p2pcache.core.protocol.tokens import Scope
-from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import Busy, IntegrityError, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.models.store import Store
 
+LOOK_AGAIN_S = (
+    30.0  # between two searches of storage for what isn't there: each reads all tags of a name
+)
 KEPT_BYTES = 32 << 20  # of manifests that were shown lately: clients ask for many layers of one
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BYTES = "application/octet-stream"
@@ -70,6 +74,9 @@ class OciDoor:
         self._store = store
         self._models = models
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()  # by model, latest last
+        self._looked: dict[
+            tuple[str, str], float
+        ] = {}  # when storage was searched, by namespace and name
 
     def application(self, gate: Any) -> web.Application:
         """The door as an application, behind a gate's middleware."""
@@ -97,14 +104,12 @@ class OciDoor:
         return answers.names(request, sorted(found), "repositories")
 
     async def get_tags(self, request: web.Request) -> web.Response:
-        """The tags of a model that this cache knows."""
+        """The tags of a model."""
         wanted = _repository(request)
         tags = {tag for tag, _ in await self._models.known(wanted.ref)}
+        tags |= {ref.tag for ref, _ in await self._models.resolver.stored_tags(wanted.ref)}
         if not tags:
-            raise _Missing(
-                "NAME_UNKNOWN",
-                f"this cache knows no tag of {wanted.name}; one that is asked for is looked up",
-            )
+            raise _Missing("NAME_UNKNOWN", f"no model {wanted.name} is known here")
         return answers.names(request, sorted(tags), "tags", name=wanted.name)
 
     async def get_referrers(self, request: web.Request) -> web.Response:
@@ -118,27 +123,23 @@ class OciDoor:
         wanted, reference = _repository(request), request.match_info["reference"]
         if ":" in reference:
             digest = _digest(reference)
-            async for _, artifact in self._known(wanted.ref):
+            async for ref, artifact in self._known(wanted.ref):
                 if artifact.digest == digest:
+                    await self._models.open(ref)  # from now on its layers are known here
                     return answers.content(artifact.manifest, digest, MEDIA_MANIFEST)
-            raise _Missing(
-                "MANIFEST_UNKNOWN",
-                f"no tag of {wanted.name} that this cache knows has {digest}; ask for the tag first",
-            )
+            raise _Missing("MANIFEST_UNKNOWN", f"no tag of {wanted.name} has {digest}")
         artifact = await self._tagged(wanted, reference)
         return answers.content(artifact.manifest, artifact.digest, MEDIA_MANIFEST)
 
     async def get_layer(self, request: web.Request) -> web.StreamResponse:
         """A blob: a configuration, or a file, of which each byte is proved; bytes that aren't here yet are awaited."""
         wanted, digest = _repository(request), _digest(request.match_info["digest"])
-        async for model_digest, artifact in self._known(wanted.ref):
+        async for ref, artifact in self._known(wanted.ref):
             if artifact.config_digest == digest:
                 return answers.content(artifact.config, digest, MEDIA_CONFIG)
             if digest in artifact.paths:
-                return await self._send(
-                    request, wanted.ref._replace(digest=model_digest), artifact.paths[digest]
-                )
-        raise _Missing("BLOB_UNKNOWN", f"no model {wanted.name} that this cache knows has {digest}")
+                return await self._send(request, ref, artifact.paths[digest])
+        raise _Missing("BLOB_UNKNOWN", f"no tag of {wanted.name} has {digest}")
 
     async def _send(self, request: web.Request, ref: Ref, path: str) -> web.StreamResponse:
         model = await self._models.open(ref)
@@ -173,23 +174,37 @@ class OciDoor:
         except NotFound as error:
             raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
 
-    async def _known(self, ref: Ref) -> AsyncIterator[tuple[str, Artifact]]:
-        """The models of a name that this cache knows, by digest, without those that no registry can show."""
-        known = await self._models.known(ref)
-        for digest in dict.fromkeys(digest for _, digest in known):
-            artifact = self._artifacts.get(digest)
-            if artifact is None:
-                try:
-                    artifact = await pools.WORK.run(self._read, digest)
-                except (NotFound, UsageError):
-                    continue
-            yield digest, self._keep(digest, artifact)
+    async def _known(self, ref: Ref) -> AsyncIterator[tuple[Ref, Artifact]]:
+        """The models of a name, with refs that open them: those known here, then those that only storage knows.
 
-    def _read(self, digest: str) -> Artifact:
-        data = self._store.manifest(digest)
-        if data is None:
-            raise NotFound("its manifest isn't here")
-        return make_artifact(decode(data, digest).files)
+        Those that no registry can show are left out.
+        """
+        known = dict.fromkeys(digest for _, digest in await self._models.known(ref))
+        for digest in known:
+            artifact = await self._made(digest)
+            if artifact is not None:
+                yield ref._replace(digest=digest), artifact
+        now, name = time.monotonic(), ref[:2]
+        self._looked = {one: at for one, at in self._looked.items() if now - at < LOOK_AGAIN_S}
+        if name in self._looked:
+            return
+        self._looked[name] = now
+        for tag, digest in await self._models.resolver.stored_tags(ref):
+            artifact = None if digest in known else await self._made(digest)
+            if artifact is not None:
+                yield tag, artifact
+
+    async def _made(self, digest: str) -> Artifact | None:
+        """The artifact of a model; None: no registry can show it, or its manifest is gone."""
+        artifact = self._artifacts.get(digest)
+        if artifact is None:
+            try:
+                data = await pools.STEPS.run(self._store.manifest, digest)
+                data = data or await self._models.resolver.manifest(digest)
+                artifact = await pools.WORK.run(_artifact_of, data, digest)
+            except (NotFound, UsageError, IntegrityError):
+                return None
+        return self._keep(digest, artifact)
 
     def _keep(self, digest: str, artifact: Artifact) -> Artifact:
         self._artifacts[digest] = artifact
@@ -199,6 +214,10 @@ class OciDoor:
             _, oldest = self._artifacts.popitem(last=False)
             kept -= len(oldest.manifest)
         return artifact
+
+
+def _artifact_of(data: bytes, digest: str) -> Artifact:
+    return make_artifact(decode(data, digest).files)
 
 
 def _repository(request: web.Request) -> _Repository:

@@ -13,6 +13,7 @@ from p2pcache.agent.api.routes import Rule
 from p2pcache.agent.doors.http_range import wanted_bytes
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core.format.file_filter import runs_of
 from p2pcache.core.format.layout import Layout
@@ -68,7 +69,10 @@ class OpenModel:
 class ModelDoor:
     """Opens models for doors, and streams their files."""
 
-    def __init__(self, store: Store, pulls: Pulls, downloads: DownloadManager) -> None:
+    def __init__(
+        self, store: Store, resolver: Resolver, pulls: Pulls, downloads: DownloadManager
+    ) -> None:
+        self.resolver = resolver
         self._store = store
         self._pulls = pulls
         self._downloads = downloads

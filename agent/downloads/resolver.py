@@ -35,6 +35,7 @@ MAX_QUESTIONS = 8  # at once; the tracker allows one member 16
 LOOK_S = 0.1  # between two looks whether storage is away
 HINT_S = 2.0  # to look for names that may have been meant
 MAX_HINTS = 2000  # names that are looked at: two pages of a listing
+MAX_TAGS = 1000  # of one model; each is a small read
 FIRST_CONTACT_S = 5.0  # to wait for the first connection to the tracker, which takes milliseconds
 
 
@@ -58,6 +59,11 @@ class _Answer(msgspec.Struct):
 
 def _first_refs(repo: OriginRepo, namespace: str) -> list[Ref]:
     return list(islice(repo.refs(namespace), MAX_HINTS))
+
+
+def _tags_of(repo: OriginRepo, ref: Ref) -> list[tuple[Ref, str]]:
+    found = islice(repo.list_tags(ref.namespace, ref.name), MAX_TAGS)
+    return [(one, record.digest) for one, record in found]
 
 
 class Resolver:
@@ -130,6 +136,16 @@ class Resolver:
                 async with asyncio.timeout(HINT_S):
                     return await self._threads.run(self.repo.spelling, ref)
         return ref.full_name
+
+    async def stored_tags(self, ref: Ref) -> list[tuple[Ref, str]]:
+        """The tags of a model's name in storage, each with the digest that it means; none where storage isn't known.
+
+        Raises:
+            P2PCacheError: storage refuses, or doesn't answer.
+        """
+        if self.repo is None:
+            return []
+        return await self._threads.run(_tags_of, self.repo, ref)
 
     async def _resolve(self, ref: Ref) -> Resolved:
         complete = await pools.STEPS.run(self._complete, ref)

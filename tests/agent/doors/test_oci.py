@@ -99,6 +99,29 @@ async def test_manifest_configuration_and_layers_have_their_digests(tmp_path: Pa
             assert answer.content_type == "application/vnd.oci.image.index.v1+json"
 
 
+async def test_a_digest_is_found_in_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods name images by digest, and their node may never have heard of the tag."""
+    named = ""
+    for number in (1, 2):
+        pushed(tmp_path, f"acme/tiny:v{number}", {"config.json": b"%d" % number})
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:plain")
+    async with door(tmp_path, cache_dir=str(tmp_path / "first")) as app, session(app) as client:
+        async with client.head("/v2/acme/tiny/manifests/v2") as answer:
+            named = answer.headers["Docker-Content-Digest"]
+    async with door(tmp_path) as app, session(app) as client:
+        (layer,) = (await manifest_of(client, f"acme/tiny/manifests/{named}"))["layers"]
+        assert await _whole(client, f"/v2/acme/tiny/blobs/{layer['digest']}") == b"2"
+        assert {str(ref) for ref in app.store.refs()} == {"acme/tiny:v2"}
+        listed: list[object] = []
+        monkeypatch.setattr(app.resolver, "stored_tags", listed.append)
+        for number in range(3):  # storage isn't searched for each wrong digest
+            url = f"/v2/acme/tiny/blobs/sha256:{number:064}"
+            assert await code_of(client, url) == (404, "BLOB_UNKNOWN")
+        assert not listed
+
+
 async def test_ranges(tmp_path: Path) -> None:
     pushed(tmp_path, "acme/tiny:v1")
     async with door(tmp_path) as app, session(app) as client:
@@ -154,12 +177,13 @@ async def test_lists_of_names_come_in_pages(tmp_path: Path) -> None:
     for ref in ("acme/tiny:v1", "acme/tiny:v2", "acme/tiny:v3", "library/one:latest"):
         pushed(tmp_path, ref, {"config.json": b"{}"})
     async with door(tmp_path) as app, session(app) as client:
-        assert await code_of(client, "/v2/acme/tiny/tags/list") == (404, "NAME_UNKNOWN")
+        assert await code_of(client, "/v2/acme/none/tags/list") == (404, "NAME_UNKNOWN")
+        every = {"name": "acme/tiny", "tags": ["v1", "v2", "v3"]}
+        assert await manifest_of(client, "acme/tiny/tags/list") == every  # as storage has it
+        assert (await manifest_of(client, "_catalog"))["repositories"] == []  # as this node has it
         for path in ("acme/tiny:v1", "acme/tiny:v2", "acme/tiny:v3", "one:latest"):
             await manifest_of(client, path.replace(":", "/manifests/"))
-        assert await manifest_of(client, "acme/tiny/tags/list") == {
-            "name": "acme/tiny", "tags": ["v1", "v2", "v3"],
-        }  # fmt: skip
+        assert await manifest_of(client, "acme/tiny/tags/list") == every
         tags: list[str] = []
         path = f"http://{address(app)}/v2/acme/tiny/tags/list?n=1"
         while path:
