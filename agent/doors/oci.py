@@ -1,6 +1,7 @@
 """The OCI door: unmodified clients of a registry read models through this agent, while chunks arrive.
 
-Each model is a ModelPack artifact: one layer a file, whose digest is the file's SHA-256. Nothing can be written.
+Each model is a ModelPack artifact: one layer a file, whose digest is the file's SHA-256. Below `image/` it is an image,
+for runtimes that know no artifacts. Nothing can be written.
 """
 
 import base64
@@ -16,7 +17,8 @@ from aiohttp import web
 from p2pcache.agent.api.gate import CALLER, bearer_token
 from p2pcache.agent.api.rights import Caller, Denied
 from p2pcache.agent.doors import oci_answers as answers
-from p2pcache.agent.doors.open_model import ModelDoor
+from p2pcache.agent.doors.oci_images import Images
+from p2pcache.agent.doors.open_model import ModelDoor, OpenModel, Part
 from p2pcache.core.format.manifest import decode
 from p2pcache.core.format.model_pack import (
     MEDIA_CONFIG,
@@ -34,6 +36,7 @@ from p2pcache.io.models.store import Store
 LOOK_AGAIN_S = (
     30.0  # between two searches of storage for what isn't there: each reads all tags of a name
 )
+IMAGE = "image/"  # before the name of a model; a namespace and a name are never three parts
 KEPT_BYTES = 32 << 20  # of manifests that were shown lately: clients ask for many layers of one
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BYTES = "application/octet-stream"
@@ -65,6 +68,7 @@ class _Repository(NamedTuple):
 
     name: str  # as the client wrote it
     ref: Ref  # with any tag
+    is_image: bool = False
 
 
 class OciDoor:
@@ -73,6 +77,7 @@ class OciDoor:
     def __init__(self, store: Store, models: ModelDoor) -> None:
         self._store = store
         self._models = models
+        self._images = Images(models)
         self._artifacts: OrderedDict[str, Artifact] = OrderedDict()  # by model, latest last
         self._looked: dict[
             tuple[str, str], float
@@ -121,6 +126,8 @@ class OciDoor:
     async def get_artifact(self, request: web.Request) -> web.Response:
         """The manifest of an artifact, by tag or by digest."""
         wanted, reference = _repository(request), request.match_info["reference"]
+        if wanted.is_image:
+            return await self._image(wanted, reference)
         if ":" in reference:
             digest = _digest(reference)
             async for ref, artifact in self._known(wanted.ref):
@@ -134,6 +141,8 @@ class OciDoor:
     async def get_layer(self, request: web.Request) -> web.StreamResponse:
         """A blob: a configuration, or a file, of which each byte is proved; bytes that aren't here yet are awaited."""
         wanted, digest = _repository(request), _digest(request.match_info["digest"])
+        if wanted.is_image:
+            return await self._image_blob(request, wanted, digest)
         async for ref, artifact in self._known(wanted.ref):
             if artifact.config_digest == digest:
                 return answers.content(artifact.config, digest, MEDIA_CONFIG)
@@ -143,13 +152,51 @@ class OciDoor:
 
     async def _send(self, request: web.Request, ref: Ref, path: str) -> web.StreamResponse:
         model = await self._models.open(ref)
-        file = model.file(path)
-        headers = answers.content_headers(f"sha256:{file.sha256.hex()}", _BYTES)
+        return await self._send_parts(request, model, [Part(model.file(path))])
+
+    async def _send_parts(
+        self, request: web.Request, model: OpenModel, parts: list[Part]
+    ) -> web.StreamResponse:
+        headers = answers.content_headers(request.match_info["digest"], _BYTES)
         headers["Accept-Ranges"] = "bytes"
-        answer = await self._models.send_file(request, model, file, headers)
+        answer = await self._models.send_parts(request, model, parts, headers)
         if answer is not None:
             return answer
-        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"})
+        size = sum(part.size for part in parts)
+        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{size}"})
+
+    # -- images --------------------------------------------------------------------------------------
+
+    async def _image(self, wanted: _Repository, reference: str) -> web.Response:
+        if ":" in reference:
+            digest = _digest(reference)
+            for _, image in await self._images.known(wanted.ref):
+                if digest in image.blobs:
+                    return answers.content(image.blobs[digest][0], digest, image.blobs[digest][1])
+            raise _Missing(
+                "MANIFEST_UNKNOWN",
+                f"no image of {wanted.name} that was made here has {digest}; ask for its tag first",
+            )
+        ref = _tag_of(wanted, reference)
+        try:
+            image = await self._images.made(ref)
+        except NotFound as error:
+            raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
+        data, media = image.blobs[image.digest]
+        return answers.content(data, image.digest, media)
+
+    async def _image_blob(
+        self, request: web.Request, wanted: _Repository, digest: str
+    ) -> web.StreamResponse:
+        for ref, image in await self._images.known(wanted.ref):
+            if digest in image.blobs:
+                return answers.content(image.blobs[digest][0], digest, image.blobs[digest][1])
+            if digest in image.layers:
+                model = await self._models.open(ref)
+                return await self._send_parts(
+                    request, model, await self._images.parts(model, image.layers[digest])
+                )
+        raise _Missing("BLOB_UNKNOWN", f"no image of {wanted.name} that was made here has {digest}")
 
     # -- artifacts -----------------------------------------------------------------------------------
 
@@ -160,10 +207,7 @@ class OciDoor:
             _Missing: there is none.
             P2PCacheError: it can't be read now, or shown by a registry.
         """
-        try:
-            ref = Ref.parse(f"{wanted.ref.namespace}/{wanted.ref.name}:{tag}")
-        except UsageError:
-            raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
+        ref = _tag_of(wanted, tag)
         try:
             model = await self._models.open(ref)
             digest = model.layout.digest
@@ -228,7 +272,9 @@ def _repository(request: web.Request) -> _Repository:
         _Missing: there can't be such a model.
     """
     name = request.match_info["name"]
-    text = name if "/" in name else f"{DEFAULT_NAMESPACE}/{name}"
+    is_image = name.startswith(IMAGE) and name.count("/") == 2
+    text = name.removeprefix(IMAGE) if is_image else name
+    text = text if "/" in text else f"{DEFAULT_NAMESPACE}/{text}"
     try:
         if ":" in text or "@" in text:
             raise UsageError("a name, not a ref")
@@ -236,7 +282,14 @@ def _repository(request: web.Request) -> _Repository:
     except UsageError:
         raise _Missing("NAME_UNKNOWN", f"no model can be called {name[:200]!r}") from None
     request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {text}")
-    return _Repository(name, ref)
+    return _Repository(name, ref, is_image)
+
+
+def _tag_of(wanted: _Repository, tag: str) -> Ref:
+    try:
+        return Ref.parse(f"{wanted.ref.namespace}/{wanted.ref.name}:{tag}")
+    except UsageError:
+        raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
 
 
 class _BadDigest(UsageError):

@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -30,7 +30,19 @@ LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a
 AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
+    """A part of an answer: a whole file, or some bytes of the door's own."""
+
+    file: File | None
+    data: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return len(self.data) if self.file is None else self.file.size
+
+
+class _Piece(NamedTuple):
     """Consecutive bytes of one chunk."""
 
     chunk: int
@@ -78,8 +90,8 @@ class ModelDoor:
         self._downloads = downloads
         self._count = itertools.count()
 
-    async def open(self, ref: Ref) -> OpenModel:
-        """Resolve a ref and read its manifest; no byte of a file is fetched.
+    async def open(self, ref: Ref, *, whole: bool = False) -> OpenModel:
+        """Resolve a ref and read its manifest. No byte of a file is fetched, or all are with `whole`.
 
         Raises:
             NotFound: the ref has a digest, and this cache knows no model of that name with it. A digest alone
@@ -89,7 +101,7 @@ class ModelDoor:
         digest = ref.digest
         if digest is not None and digest not in {one for _, one in await self.known(ref)}:
             raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {digest[:12]}")
-        resolved, download = await self._pulls.begin_download(ref, force=False, whole=False)
+        resolved, download = await self._pulls.begin_download(ref, force=False, whole=whole)
         return OpenModel(ref, resolved.generation, download)
 
     async def refs(self) -> list[Ref]:
@@ -111,34 +123,41 @@ class ModelDoor:
     async def send_file(
         self, request: web.Request, model: OpenModel, file: File, headers: dict[str, str]
     ) -> web.StreamResponse | None:
-        """Answer with a file, or with the range of it that the request wants; HEAD gets no body.
+        """Answer with a file, as `send_parts` does."""
+        return await self.send_parts(request, model, [Part(file)], headers)
+
+    async def send_parts(
+        self, request: web.Request, model: OpenModel, parts: Sequence[Part], headers: dict[str, str]
+    ) -> web.StreamResponse | None:
+        """Answer with parts behind one another, or with the range of them that the request wants; HEAD gets no body.
 
         Args:
             request: of a client.
-            model: which has the file.
-            file: to send.
+            model: which has the files.
+            parts: to send.
             headers: of the answer, beside those of its length and range.
 
         Returns:
-            The answer; None: the file has no such range (416).
+            The answer; None: there is no such range (416).
 
         Raises:
             P2PCacheError: before the first byte; later the connection breaks, so that the client asks for the rest.
         """
-        span = wanted_bytes(request.headers.get("Range", ""), file.size) if file.size else (0, 0)
+        size = sum(part.size for part in parts)
+        span = wanted_bytes(request.headers.get("Range", ""), size) if size else (0, 0)
         if span is None:
             return None
         start, end = span
-        partial = span != (0, file.size)
+        partial = span != (0, size)
         response = web.StreamResponse(status=206 if partial else 200, headers=headers)
         response.headers["Content-Length"] = str(end - start)
         if partial:
-            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{file.size}"
+            response.headers["Content-Range"] = f"bytes {start}-{end - 1}/{size}"
         if request.method == "HEAD":
             await response.prepare(request)
             return response
         try:
-            async with aclosing(self._stream(model, file, *span)) as pieces:
+            async with aclosing(self.stream(model, parts, *span)) as pieces:
                 async for piece in pieces:
                     if not response.prepared:  # until the first byte an error is an answer
                         await response.prepare(request)
@@ -155,10 +174,10 @@ class ModelDoor:
                 request.transport.abort()
         return response
 
-    async def _stream(
-        self, model: OpenModel, file: File, start: int, end: int
+    async def stream(
+        self, model: OpenModel, parts: Sequence[Part], start: int, end: int
     ) -> AsyncGenerator[bytes, None]:
-        """The bytes [start, end) of a file, in order, each proved; waits for those that aren't here yet.
+        """The bytes [start, end) of parts, in order, each of a file proved; waits for those that aren't here yet.
 
         Raises:
             P2PCacheError: they can't be fetched, or the disk can't read them.
@@ -170,16 +189,21 @@ class ModelDoor:
             store.pin()  # it isn't evicted between two pieces
             try:
                 if not store.complete:
-                    runs = await pools.WORK.run(runs_of, layout, [file.path])
-                    download.wish(client, runs)
-                for part in _parts(layout, file, start, end):
-                    if not store.has_chunk(part.chunk):
-                        await self._arrived(download, part.chunk)
-                    for offset in range(0, part.length, PIECE_BYTES):
-                        length = min(PIECE_BYTES, part.length - offset)
-                        yield await pools.PULLS.run(
-                            _read, download, part.chunk, part.start + offset, length
-                        )
+                    paths = [part.file.path for part in parts if part.file is not None]
+                    download.wish(client, await pools.WORK.run(runs_of, layout, paths))
+                position = 0
+                for part in parts:
+                    first, last = max(start - position, 0), min(end - position, part.size)
+                    position += part.size
+                    if first >= last:
+                        continue
+                    if part.file is None:
+                        yield part.data[first:last]
+                        continue
+                    for piece in _pieces(layout, part.file, first, last):
+                        if not store.has_chunk(piece.chunk):
+                            await self._arrived(download, piece.chunk)
+                        yield await pools.PULLS.run(_read, download, piece)
             finally:
                 store.unpin()
                 download.forget_wish(client)
@@ -204,21 +228,21 @@ class ModelDoor:
         await self._downloads.publish_model(model.download, model.ref, model.generation)
 
 
-def _read(download: Download, chunk: int, start: int, length: int) -> bytes:
-    source = download.swarm.store.source(chunk)  # hold it: it keeps the file open
-    data = os.pread(source.fd, length, source.offset + start)
-    if len(data) != length:
+def _read(download: Download, piece: _Piece) -> bytes:
+    source = download.swarm.store.source(piece.chunk)  # hold it: it keeps the file open
+    data = os.pread(source.fd, piece.length, source.offset + piece.start)
+    if len(data) != piece.length:
         raise NotFound("a file of the cache was cut short while it was read; read it again")
     return data
 
 
-def _parts(layout: Layout, file: File, start: int, end: int) -> Iterator[_Part]:
+def _pieces(layout: Layout, file: File, start: int, end: int) -> Iterator[_Piece]:
     position = 0
     for chunk in layout.blobs[layout.blob_of_file[file.path]].chunks:
         length = layout.lengths[chunk]
         first, last = max(start - position, 0), min(end - position, length)
-        if first < last:
-            yield _Part(chunk, first, last - first)
+        for offset in range(first, last, PIECE_BYTES):
+            yield _Piece(chunk, offset, min(PIECE_BYTES, last - offset))
         position += length
         if position >= end:
             return

@@ -4,10 +4,12 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import io
 import json
 import random
 import shutil
 import subprocess
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -215,6 +217,7 @@ async def test_one_namespace_is_closed_to_another(tmp_path: Path) -> None:
     pushed(tmp_path, "secret/tiny:v1", {"a": b"secret"})
     more = {"client_namespaces": "acme", "token_key_file": write_key(tmp_path / "token.key")}
     secret = f"blobs/{digest(b'secret')}"
+    image = "/v2/image/secret/tiny/manifests/v1"
     async with door(tmp_path, **more) as app:
         assert (await pull(app, "secret/tiny:v1"))["event"] == "done"
         async with session(app) as client:
@@ -223,6 +226,7 @@ async def test_one_namespace_is_closed_to_another(tmp_path: Path) -> None:
                 async with client.get(f"/v2/secret/tiny/{path}") as answer:
                     assert answer.status == 401
                     assert answer.headers["WWW-Authenticate"].startswith("Basic realm=")
+            assert await code_of(client, image) == (401, "UNAUTHORIZED")
             # No other name leads to the bytes.
             assert await code_of(client, f"/v2/acme/tiny/{secret}") == (404, "BLOB_UNKNOWN")
             assert (await manifest_of(client, "_catalog"))["repositories"] == ["acme/tiny"]
@@ -268,6 +272,42 @@ async def test_hostile_requests(tmp_path: Path) -> None:
             ("DELETE", "/v2/acme/tiny/manifests/v1"), ("PATCH", "/v2/acme/tiny/blobs/uploads/1"),
         ):  # fmt: skip
             assert await code_of(client, path, method) == (405, "UNSUPPORTED")
+
+
+async def test_an_image_unpacks_to_the_model(tmp_path: Path) -> None:
+    """Also of a model without SHA-256."""
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/plain:v1")
+    async with door(tmp_path) as app, session(app) as client:
+        path = "image/acme/plain"
+        index = await manifest_of(client, f"{path}/manifests/v1")
+        manifest = await manifest_of(client, f"{path}/manifests/{index['manifests'][0]['digest']}")
+        config = await _whole(client, f"/v2/{path}/blobs/{manifest['config']['digest']}")
+        assert digest(config) == manifest["config"]["digest"]
+        (layer,) = manifest["layers"]
+        url = f"/v2/{path}/blobs/{layer['digest']}"
+        data = await _whole(client, url)
+        assert (digest(data), len(data)) == (layer["digest"], layer["size"])
+        with tarfile.open(fileobj=io.BytesIO(data)) as opened:
+            found = {one.name: opened.extractfile(one) for one in opened}
+            assert {name: body and body.read() for name, body in found.items()} == {
+                f"models/{name}": body for name, body in FILES.items()
+            }
+        async with client.get(url, headers={"Range": "bytes=400-3000200"}) as answer:
+            assert (answer.status, await answer.read()) == (206, data[400:3000201])
+        assert await code_of(client, f"/v2/acme/plain/blobs/{layer['digest']}") == (
+            404,
+            "BLOB_UNKNOWN",
+        )
+        assert await code_of(client, "/v2/image/acme/none/manifests/v1") == (
+            404,
+            "MANIFEST_UNKNOWN",
+        )
+        assert await code_of(client, f"/v2/image/acme/plain/manifests/{digest(b'')}") == (
+            404,
+            "MANIFEST_UNKNOWN",
+        )
+        (model,) = app.store.models()
+        assert [str(tag) for tag in model.tags] == ["acme/plain:v1"]
 
 
 async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
