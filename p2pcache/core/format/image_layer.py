@@ -12,6 +12,7 @@ import msgspec
 
 from p2pcache.core.format.manifest import File
 from p2pcache.core.format.model_pack import MEDIA_MANIFEST, digest_of
+from p2pcache.errors import UsageError
 
 MEDIA_INDEX = "application/vnd.oci.image.index.v1+json"
 MEDIA_IMAGE_CONFIG = "application/vnd.oci.image.config.v1+json"
@@ -19,6 +20,7 @@ MEDIA_TAR = "application/vnd.oci.image.layer.v1.tar"
 FOLDER = "models/"
 MAX_LAYERS = 64  # runtimes mount each of them; overlayfs takes some 120
 LAYER_BYTES = 1 << 30  # at least, where there is so much: runtimes fetch three layers at once
+_WHITEOUT = ".wh."  # begins the name of a file that a layer removes
 _BLOCK = 512  # of a tar archive
 _ARCHITECTURES = ("amd64", "arm64")  # of nodes; the files are the same
 
@@ -57,9 +59,15 @@ def layers_of(files: Sequence[File]) -> Iterator[list[File]]:
 
 
 def archive_of(files: Iterable[File]) -> Iterator[File | bytes]:
-    """What an archive consists of: headers and padding as bytes, and files."""
+    """What an archive consists of: headers and padding as bytes, and files.
+
+    Raises:
+        UsageError: a file that no image can hold.
+    """
     padding = b""
     for file in files:
+        if f"/{_WHITEOUT}" in f"/{file.path}":
+            raise UsageError(f"no image can hold {file.path!r}: runtimes remove what is named so")
         entry = tarfile.TarInfo(FOLDER + file.path)
         entry.size, entry.mode = file.size, 0o444
         yield padding + entry.tobuf(tarfile.PAX_FORMAT)
