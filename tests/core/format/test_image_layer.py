@@ -47,7 +47,7 @@ def test_a_file_over_8_gib_has_its_size() -> None:
 def test_a_whiteout_is_no_file() -> None:
     """Runtimes take such names as orders to remove a file."""
     for path in (".wh.config.json", "sub/.wh..wh..opq", ".wh.sub/x"):
-        with pytest.raises(UsageError, match=".wh."):
+        with pytest.raises(UsageError, match=r"\.wh\."):
             list(archive_of([file_of(path, 1)]))
     assert list(archive_of([file_of("x.wh.y", 1)]))
 
