@@ -37,7 +37,7 @@ LOOK_AGAIN_S = (
     30.0  # between two searches of storage for what isn't there: each reads all tags of a name
 )
 IMAGE = "image/"  # before the name of a model; a namespace and a name are never three parts
-KEPT_BYTES = 32 << 20  # of manifests that were shown lately: clients ask for many layers of one
+KEPT_BYTES = 64 << 20  # of artifacts that were shown lately: clients ask for many layers of one
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BYTES = "application/octet-stream"
 
@@ -78,10 +78,11 @@ class OciDoor:
         self._store = store
         self._models = models
         self._images = Images(models)
-        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()  # by model, latest last
-        self._looked: dict[
-            tuple[str, str], float
-        ] = {}  # when storage was searched, by namespace and name
+        # By model, latest last; None: no registry can show it.
+        self._artifacts: OrderedDict[str, Artifact | None] = OrderedDict()
+        self._kept_bytes = 0
+        # When storage was searched, by namespace and name.
+        self._looked: dict[tuple[str, str], float] = {}
 
     def application(self, gate: Any) -> web.Application:
         """The door as an application, behind a gate's middleware."""
@@ -177,11 +178,7 @@ class OciDoor:
                 "MANIFEST_UNKNOWN",
                 f"no image of {wanted.name} that was made here has {digest}; ask for its tag first",
             )
-        ref = _tag_of(wanted, reference)
-        try:
-            image = await self._images.made(ref)
-        except NotFound as error:
-            raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
+        image = await self._images.made(await self._opened(wanted, reference))
         data, media = image.blobs[image.digest]
         return answers.content(data, image.digest, media)
 
@@ -207,14 +204,31 @@ class OciDoor:
             _Missing: there is none.
             P2PCacheError: it can't be read now, or shown by a registry.
         """
-        ref = _tag_of(wanted, tag)
+        model = await self._opened(wanted, tag)
+        digest = model.layout.digest
+        kept = self._artifacts.get(digest)
+        if kept is not None:
+            return kept
         try:
-            model = await self._models.open(ref)
-            digest = model.layout.digest
-            kept = self._artifacts.get(digest)
-            return kept or self._keep(
-                digest, await pools.WORK.run(make_artifact, model.files.values())
-            )
+            artifact = await pools.WORK.run(make_artifact, model.files.values())
+        except NotFound as error:
+            raise _Missing("MANIFEST_UNKNOWN", f"{model.ref.short}: {error}") from None
+        self._keep(digest, artifact)
+        return artifact
+
+    async def _opened(self, wanted: _Repository, tag: str) -> OpenModel:
+        """The model that a tag means now.
+
+        Raises:
+            _Missing: there is none.
+            P2PCacheError: it can't be read now.
+        """
+        try:
+            ref = Ref.parse(f"{wanted.ref.namespace}/{wanted.ref.name}:{tag}")
+        except UsageError:
+            raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
+        try:
+            return await self._models.open(ref)
         except NotFound as error:
             raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
 
@@ -232,36 +246,47 @@ class OciDoor:
         self._looked = {one: at for one, at in self._looked.items() if now - at < LOOK_AGAIN_S}
         if name in self._looked:
             return
+        stored = await self._models.resolver.stored_tags(ref)
         self._looked[name] = now
-        for tag, digest in await self._models.resolver.stored_tags(ref):
+        for tag, digest in stored:
             artifact = None if digest in known else await self._made(digest)
             if artifact is not None:
                 yield tag, artifact
 
     async def _made(self, digest: str) -> Artifact | None:
         """The artifact of a model; None: no registry can show it, or its manifest is gone."""
-        artifact = self._artifacts.get(digest)
-        if artifact is None:
-            try:
-                data = await pools.STEPS.run(self._store.manifest, digest)
-                data = data or await self._models.resolver.manifest(digest)
-                artifact = await pools.WORK.run(_artifact_of, data, digest)
-            except (NotFound, UsageError, IntegrityError):
-                return None
-        return self._keep(digest, artifact)
-
-    def _keep(self, digest: str, artifact: Artifact) -> Artifact:
-        self._artifacts[digest] = artifact
-        self._artifacts.move_to_end(digest)
-        kept = sum(len(one.manifest) for one in self._artifacts.values())
-        while kept > KEPT_BYTES:
-            _, oldest = self._artifacts.popitem(last=False)
-            kept -= len(oldest.manifest)
+        if digest in self._artifacts:
+            self._artifacts.move_to_end(digest)
+            return self._artifacts[digest]
+        try:
+            data = await pools.STEPS.run(self._store.manifest, digest)
+            data = data or await self._models.resolver.manifest(digest)
+        except (NotFound, IntegrityError):
+            return None
+        artifact = await pools.WORK.run(_artifact_of, data, digest)
+        self._keep(digest, artifact)
         return artifact
 
+    def _keep(self, digest: str, artifact: Artifact | None) -> None:
+        if digest in self._artifacts:
+            return
+        self._artifacts[digest] = artifact
+        self._kept_bytes += _bytes_of(artifact)
+        while self._kept_bytes > KEPT_BYTES:
+            _, oldest = self._artifacts.popitem(last=False)
+            self._kept_bytes -= _bytes_of(oldest)
 
-def _artifact_of(data: bytes, digest: str) -> Artifact:
-    return make_artifact(decode(data, digest).files)
+
+def _bytes_of(artifact: Artifact | None) -> int:
+    """What it takes in memory, nearly."""
+    return 200 + (0 if artifact is None else 2 * len(artifact.manifest))
+
+
+def _artifact_of(data: bytes, digest: str) -> Artifact | None:
+    try:
+        return make_artifact(decode(data, digest).files)
+    except (NotFound, UsageError, IntegrityError):
+        return None
 
 
 def _repository(request: web.Request) -> _Repository:
@@ -283,13 +308,6 @@ def _repository(request: web.Request) -> _Repository:
         raise _Missing("NAME_UNKNOWN", f"no model can be called {name[:200]!r}") from None
     request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {text}")
     return _Repository(name, ref, is_image)
-
-
-def _tag_of(wanted: _Repository, tag: str) -> Ref:
-    try:
-        return Ref.parse(f"{wanted.ref.namespace}/{wanted.ref.name}:{tag}")
-    except UsageError:
-        raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
 
 
 class _BadDigest(UsageError):
@@ -327,5 +345,7 @@ async def _oci_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         return answers.error(400, "DIGEST_INVALID", str(error))
     except P2PCacheError as error:
         status = server.status_of(error)
-        code = {400: "MANIFEST_INVALID", 404: "MANIFEST_UNKNOWN"}.get(status, "UNAVAILABLE")
+        code = {400: "MANIFEST_INVALID", 403: "DENIED", 404: "MANIFEST_UNKNOWN"}.get(
+            status, "UNAVAILABLE"
+        )
         return answers.error(status, code, str(error))

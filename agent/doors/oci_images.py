@@ -30,16 +30,15 @@ class Images:
         self._making = Shared[Image]()
         self._turns = asyncio.Semaphore(AT_ONCE)
 
-    async def made(self, ref: Ref) -> Image:
+    async def made(self, model: OpenModel) -> Image:
         """The image of a model; waits until all of its bytes have come and are hashed.
 
         Raises:
-            P2PCacheError: as `ModelDoor.open`, or the model can't be fetched.
+            P2PCacheError: the model can't be fetched.
         """
-        model = await self._models.open(ref)
         digest = model.layout.digest
         if digest not in self._made:
-            await self._making.share(digest, lambda: self._make(ref, digest))
+            await self._making.share(digest, lambda: self._make(model.ref, digest))
         self._made.move_to_end(digest)
         return self._made[digest]
 
