@@ -106,15 +106,17 @@ class ModelDoor:
 
     async def refs(self) -> list[Ref]:
         """The tags that this node knows."""
-        asked = [ref for ref, _ in self._downloads.asked_tags()]
-        return [*await pools.STEPS.run(self._store.refs), *asked]
+        return [*await pools.STEPS.run(self._store.refs), *(ref for ref, _ in self._asked())]
 
     async def known(self, ref: Ref) -> list[tuple[str, str]]:
         """The tags of a name that this node knows, each with the digest that it means, or meant lately."""
-        asked = [
-            (one.tag, digest) for one, digest in self._downloads.asked_tags() if one[:2] == ref[:2]
-        ]
+        asked = [(one.tag, digest) for one, digest in self._asked() if one[:2] == ref[:2]]
         return [*await pools.STEPS.run(self._stored, ref), *asked]
+
+    def _asked(self) -> list[tuple[Ref, str]]:
+        """Tags that clients asked for and that aren't set yet, with the model that each meant."""
+        asked = self._downloads.asked_tags
+        return [(ref, digest) for digest, names in asked.items() for ref in names]
 
     def _stored(self, ref: Ref) -> list[tuple[str, str]]:
         found = [one for one in self._store.refs() if one[:2] == ref[:2]]

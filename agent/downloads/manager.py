@@ -70,7 +70,7 @@ class DownloadManager:
         self._sent: dict[
             str, float
         ] = {}  # when a client last sent for a begun push, the latest last
-        self._names: dict[str, dict[Ref, int]] = {}  # tags, with generations, to set at the end
+        self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
     async def seed_first(self) -> None:
         """Serve the models of the cache that were used last; usual nodes have no more."""
@@ -147,7 +147,7 @@ class DownloadManager:
             raise Conflict("a pull or a push uses the model's files; try again when it has ended")
         self.swarms.pop(digest, None)
         self._unseeded.pop(digest, None)
-        self._names.pop(digest, None)
+        self.asked_tags.pop(digest, None)
         if swarm is not None:
             swarm.pause()
             self._context.net.remove_swarm(digest)
@@ -317,15 +317,11 @@ class DownloadManager:
         by its tag, then load the model by its digest.
         """
         if ref.digest is None:
-            self._names.setdefault(digest, {})[ref] = generation
-
-    def asked_tags(self) -> list[tuple[Ref, str]]:
-        """Tags that clients asked for and that aren't set yet, with the model that each meant."""
-        return [(ref, digest) for digest, names in self._names.items() for ref in names]
+            self.asked_tags.setdefault(digest, {})[ref] = generation
 
     def forget_tag(self, ref: Ref, digest: str) -> None:
         """Set a tag at the end no more: it was removed."""
-        self._names.get(digest, {}).pop(ref, None)
+        self.asked_tags.get(digest, {}).pop(ref, None)
 
     async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
         """Publish the finished model under `ref`; return its path below the models directory.
@@ -344,7 +340,7 @@ class DownloadManager:
                     await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
                 path = await pools.PULLS.run(swarm.store.publish, ref, seen)
-                names = self._names.pop(swarm.digest, {})
+                names = self.asked_tags.pop(swarm.digest, {})
                 await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:
