@@ -37,6 +37,7 @@ from p2pcache.core.membership.outputs import (
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.keep_orders import KeptReport
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex
@@ -117,7 +118,7 @@ class TrackerState:
                 self._forget(node, now, out, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask() | m.Warmed() | m.NodeAnswer():
+            case m.Ask() | m.Warmed() | m.NodeAnswer() | KeptReport():
                 pass
         return out
 

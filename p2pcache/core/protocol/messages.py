@@ -11,6 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from p2pcache.core import bitset
+from p2pcache.core.protocol.keep_orders import KeepOrders, KeptReport
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -94,6 +95,11 @@ class Announce(_Message, tag=1, frozen=True):
     # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
     instance: int = 0
     tells: bool = False  # it understands `NodeQuestion`
+    keeps: bool = False  # it understands `KeepOrders`
+    role: str = ""  # one of `keep_orders.ROLES`; "": an older release
+    labels: tuple[str, ...] = ()  # KEY=VALUE, for people's choice of nodes
+    room_bytes: int = 0  # as in `Heartbeat`
+    link_bytes_s: int = 0  # what its link carries; 0: not known
 
 
 class EndedPull(_Message, frozen=True):
@@ -115,6 +121,8 @@ class Heartbeat(_Message, tag=2, frozen=True):
     free_bytes: int = 0
     cached_bytes: int = 0
     ended: tuple[EndedPull, ...] = ()  # since the last one
+    # What it can give to parts that it is ordered to keep, with those that it keeps already; 0: it doesn't say.
+    room_bytes: int = 0
 
 
 class Enter(_Message, tag=3, frozen=True):
@@ -311,11 +319,11 @@ class NodeQuestion(_Message, tag=42, frozen=True):
 
 ToTracker = (
     Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
-    | NodeAnswer
+    | NodeAnswer | KeptReport
 )  # fmt: skip
 ToAgent = (
     Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
-    | NodeQuestion | Standby
+    | NodeQuestion | Standby | KeepOrders
 )  # fmt: skip
 
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
