@@ -6,10 +6,12 @@ they are the same in every process.
 """
 
 from collections.abc import Iterable
+from math import log
 
 from p2pcache.ids import NodeId
 
 _MASK = (1 << 64) - 1
+_SPAN = _MASK + 2  # so that the logarithm is of a number between 0 and 1
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the increment of splitmix64: spreads consecutive keys
 _MIX_1 = 0xBF58476D1CE4E5B9  # the two multipliers of its finaliser
 _MIX_2 = 0x94D049BB133111EB
@@ -31,3 +33,17 @@ def order(key: int, nodes: Iterable[NodeId]) -> list[NodeId]:
 def owner(key: int, nodes: Iterable[NodeId]) -> NodeId | None:
     """The first of `order`, in O(nodes); None of no nodes."""
     return min(nodes, key=lambda node: (weight(node, key), node), default=None)
+
+
+def score(node: NodeId, key: int, share: float) -> float:
+    """The node's number for a key where nodes are to get unequal shares; the node with the least comes first.
+
+    The logarithmic method (Schindelhauer and Schomaker 2005): a node comes first with a probability in proportion to
+    its share, and a share that changes moves only what it must.
+
+    Args:
+        node: its id.
+        key: what is placed.
+        share: above 0, in any unit.
+    """
+    return -log((weight(node, key) + 1) / _SPAN) / share

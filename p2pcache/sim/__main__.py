@@ -2,7 +2,8 @@
 
 `storm` runs one and prints its figures. `table` runs each kind of fault beside a calm storm. `calibrate` puts measured
 storms beside their predictions. `properties` runs many small random storms that must keep the laws. `month` is no
-storm: it compares what decides which models leave a cache.
+storm: it compares what decides which models leave a cache. `pool` is none either: it counts what moves where models are
+kept while nodes are lost and come.
 """
 
 import argparse
@@ -14,9 +15,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from p2pcache.errors import UsageError
-from p2pcache.sim import ablation, cache_month, calibrate, properties, table
+from p2pcache.sim import ablation, cache_month, calibrate, pool_life, properties, table
 from p2pcache.sim.cache_month import Month
 from p2pcache.sim.flags import parse
+from p2pcache.sim.pool_life import Life
 from p2pcache.sim.scenarios import Run, Storm
 
 
@@ -33,6 +35,11 @@ def main(argv: list[str]) -> int:
     if args.what == "month":
         return _say(cache_month.lines(Month(
             models=args.models, requests=args.requests, share=args.share, zipf=args.zipf, seed=args.seed
+        )))  # fmt: skip
+    if args.what == "pool":
+        return _say(pool_life.lines(Life(
+            nodes=args.nodes, models=args.models, copies=args.copies, racks=args.racks,
+            lost=args.lost, seed=args.seed,
         )))  # fmt: skip
     if args.what == "ablate":
         found = ablation.Table(args.file)

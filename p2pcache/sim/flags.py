@@ -47,6 +47,13 @@ def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None
     )
     month.add_argument("--zipf", type=float, default=0.9, help="exponent of the popularity")
     month.add_argument("--seed", type=int, default=1)
+    pool = commands.add_parser("pool", help="models that are kept while nodes are lost and come")
+    pool.add_argument("--nodes", type=_count, default=1000)
+    pool.add_argument("--models", type=_count, default=200)
+    pool.add_argument("--copies", type=_count, default=2)
+    pool.add_argument("--racks", type=_count, default=40)
+    pool.add_argument("--lost", type=float, default=0.05, help="share of the nodes, all at once")
+    pool.add_argument("--seed", type=int, default=1)
     args = parser.parse_args(argv)
     if args.what != "storm":
         return args, None

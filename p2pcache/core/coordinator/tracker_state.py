@@ -79,7 +79,7 @@ class TrackerState:
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
         self._settled_at = -inf  # when swarms were last settled
-        self._waiting = WaitingStates()
+        self.waiting = WaitingStates()  # told, and not taken in yet
         self._past = Totals()
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -105,13 +105,13 @@ class TrackerState:
                 if message.ended:
                     out += ended_pulls(node, message.ended, self.swarms)
             case m.Enter(said):
-                waited = self._waiting.pick(node, said.digest)
+                waited = self.waiting.pick(node, said.digest)
                 swarm = self._join(record, said, now, out)
                 take_in = swarm.on_announced if waited and waited.announced else swarm.on_entered
                 take_in(SwarmUpdate(record.member, said, self._present, now, out))
                 self._settle(swarm, now, out)
             case m.Exit(digest):
-                self._waiting.pick(node, digest)
+                self.waiting.pick(node, digest)
                 self._leave(node, record, digest, now, out)
                 self._settle_due(now, out)
             case m.Leaving():
@@ -163,7 +163,7 @@ class TrackerState:
 
     def next_wakeup(self) -> float | None:
         """When `tick` wants to be called next (may be in the past: then at once)."""
-        if self._waiting.lists:
+        if self.waiting.lists:
             return -inf
         swarms_at = self._due[0][0] if self._due else None
         times = [self.registry.next_wakeup(), self.dials.next_wakeup(), swarms_at]
@@ -212,7 +212,7 @@ class TrackerState:
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
         for record in nodes.values():
             assert record.cost_bytes == sum(record.digests.values())
-        self._waiting.check()
+        self.waiting.check()
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
@@ -236,9 +236,8 @@ class TrackerState:
         return self.registry.nodes.keys()
 
     def _announce(self, node: NodeId, said: m.Announce, now: float, out: list[Output]) -> None:
-        for text in m.ANNOUNCED_TEXTS:
-            if why := m.unfit_text(getattr(said, text)):
-                raise RemoteProtocolError(f"an announcement whose {text} {why}")
+        if why := m.unfit_announcement(said):
+            raise RemoteProtocolError(f"an announcement {why}")
         if node not in self.registry.nodes:
             out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
@@ -246,7 +245,7 @@ class TrackerState:
         out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced)))
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
-        self._waiting.forget(node)
+        self.waiting.forget(node)
         self._hear(record, said.swarms, now, out, announced=True)
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
@@ -263,21 +262,21 @@ class TrackerState:
         node = record.member.node
         first, rest = states[:SWARMS_AT_ONCE], states[SWARMS_AT_ONCE : m.MAX_TOLD]
         for said in first:
-            waited = self._waiting.pick(node, said.digest) if self._waiting.lists else None
+            waited = self.waiting.pick(node, said.digest) if self.waiting.lists else None
             fresh = announced or (waited is not None and waited.announced)
             self._take_in(record, said, now, out, announced=fresh)
         if rest:
-            self._waiting.add(node, rest, announced=announced)
+            self.waiting.add(node, rest, announced=announced)
 
     def _hear_waiting(self, now: float, out: list[Output]) -> None:
-        for node, told in self._waiting.pick_in_turn(SWARMS_AT_ONCE):
+        for node, told in self.waiting.pick_in_turn(SWARMS_AT_ONCE):
             record = self.registry.nodes.get(node)
             if record is None or not record.connected:
                 continue
             try:
                 self._take_in(record, told.said, now, out, announced=told.announced)
             except RemoteProtocolError as error:
-                self._waiting.forget(node)
+                self.waiting.forget(node)
                 out.append(Close(node, str(error)))
 
     def _take_in(
@@ -295,7 +294,7 @@ class TrackerState:
         now: float,
         out: list[Output],
     ) -> None:
-        if waiting := self._waiting.pick(node, message.digest):
+        if waiting := self.waiting.pick(node, message.digest):
             record = self.registry.nodes[node]
             self._take_in(record, waiting.said, now, out, announced=waiting.announced)
         swarm = self.swarms.get(message.digest)
@@ -349,7 +348,7 @@ class TrackerState:
     def _forget(self, node: NodeId, now: float, out: list[Output], *, lost: bool) -> None:
         record = self.registry.forget(node, now, lost=lost)
         self.dials.forget(node)
-        self._waiting.forget(node)
+        self.waiting.forget(node)
         if record is not None:
             out.append(Left(node))
             for digest in sorted(record.digests):

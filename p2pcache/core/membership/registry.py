@@ -25,6 +25,11 @@ class Node:
     cached_bytes: int = 0
     warms: bool = False  # it can be told to fetch a model
     tells: bool = False  # it can be asked what runs and what ended there
+    keeps: bool = False  # it can be ordered to keep parts of models
+    role: str = ""
+    labels: tuple[str, ...] = ()
+    room_bytes: int = 0  # that it can give to those parts
+    link_bytes_s: int = 0  # 0: not known
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
@@ -92,7 +97,9 @@ class Registry:
             self.joined += 1
         record.member, record.version, record.name = member, said.version, said.name
         record.last_seen, record.connected, record.warms = now, True, said.warms
-        record.tells = said.tells
+        record.tells, record.keeps = said.tells, said.keeps
+        record.role, record.labels = said.role, said.labels
+        record.room_bytes, record.link_bytes_s = said.room_bytes, said.link_bytes_s
         self._broken.pop(node, None)
         self._heard[node] = now
         self._heard.move_to_end(node)
@@ -113,6 +120,7 @@ class Registry:
         record.load = said.load
         record.free_bytes = said.free_bytes
         record.cached_bytes = said.cached_bytes
+        record.room_bytes = said.room_bytes or record.room_bytes
 
     def on_disconnected(self, node: NodeId, now: float) -> None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""

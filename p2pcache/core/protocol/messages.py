@@ -11,7 +11,7 @@ from collections.abc import Collection
 import msgspec
 
 from p2pcache.core import bitset
-from p2pcache.core.protocol.keep_orders import KeepOrders, KeptReport
+from p2pcache.core.protocol.keep_orders import MAX_LABELS, ROLES, KeepOrders, KeptReport
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -38,6 +38,18 @@ def unfit_text(text: str) -> str:
         return f"has {len(text)} characters; {MAX_TEXT} are allowed"
     if not text.isprintable():  # it could change a terminal, or forge a line of a log
         return "has characters that can't be printed"
+    return ""
+
+
+def unfit_announcement(said: "Announce") -> str:
+    """Why an announcement is refused, as the end of a sentence; empty: it isn't."""
+    for name in ANNOUNCED_TEXTS:
+        if why := unfit_text(getattr(said, name)):
+            return f"whose {name} {why}"
+    if len(said.labels) > MAX_LABELS or any(map(unfit_text, said.labels)):
+        return f"with more than {MAX_LABELS} labels, or with one that can't be shown"
+    if said.role and said.role not in ROLES:
+        return "with a role that there isn't"
     return ""
 
 

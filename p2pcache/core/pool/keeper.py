@@ -1,0 +1,392 @@
+"""What each node is ordered to keep, so that the intents of operators are and stay true.
+
+A pure decider: intents and nodes go in, each node's list of orders comes out. `Placement` says where stripes are to be;
+this adds time. A node that falls silent keeps its places for a while, for it mostly comes back. A node that is to give
+a stripe up keeps its order until the others have it. When a name moves to another model, or whole copies are wanted
+instead of parts, the orders before last until the new ones are carried out.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf, log2
+from statistics import median
+from typing import NamedTuple
+
+from p2pcache.core import bitset
+from p2pcache.core.pool.placement import Placement, Situation, Targets
+from p2pcache.core.pool.progress import Progress, copies_of
+from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.settings import (
+    GRACE_S,
+    REFUSED_S,
+    SETTLE_S,
+    WEIGHT_CHANGE,
+    WEIGHT_STEPS,
+)
+from p2pcache.core.pool.spots import Rooms, Spot
+from p2pcache.core.pool.stripes import Stripes
+from p2pcache.core.protocol.keep_orders import NO_SPACE, NOT_ALLOWED, QUOTA, KeepOrder, Kept
+from p2pcache.ids import NodeId, RunIndex, RunSet
+
+Key = tuple[str, str, str]
+"""Namespace, name and tag of an intent."""
+
+
+class Wish(NamedTuple):
+    """One intent to keep a model."""
+
+    digest: str  # of the manifest that the tag means now
+    copies: int  # 0: as many as there are nodes
+    whole: bool = False  # each copy is a complete model on one node
+    selector: Selector = Selector()
+    older: bool = False  # it was there before this tracker
+
+
+class PoolNode(NamedTuple):
+    """What a node says of itself."""
+
+    traits: Traits
+    room_bytes: int
+    link_bytes_s: int = 0  # 0: not known
+    draining: bool = False
+
+
+@dataclass(slots=True)
+class _Intent:
+    wish: Wish
+    placement: Placement
+    former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
+    orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
+    progress: Progress | None = None
+
+    def ranges(self, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
+        """The runs that a node is ordered to have."""
+        return self.placement.stripes.ranges(self.orders.get(node, ()))
+
+
+_FULL = frozenset({QUOTA, NO_SPACE, NOT_ALLOWED})  # such a node gets nothing more of the model
+
+
+class Keeper:
+    """Decides what each node keeps.
+
+    Invariants: `_away` holds the nodes that are gone for less than the grace, `_nodes` those that are here; each
+    node's orders of an intent are the stripes that name it in `targets` or `former`; `_refusals` are of models in
+    `_digests`.
+    """
+
+    def __init__(self, now: float, *, grace_s: float = GRACE_S, settle_s: float = SETTLE_S) -> None:
+        """A keeper that knows no intent and no node.
+
+        Args:
+            now: seconds.
+            grace_s: after a node fell silent.
+            settle_s: in which the nodes of the tracker before have come.
+        """
+        self.grace_s = grace_s
+        self._began = now
+        self._settle_s = min(settle_s, grace_s)
+        self._intents: dict[Key, _Intent] = {}
+        self._fading: dict[Key, _Intent] = {}  # before the present one; ends when that is true
+        self._nodes: dict[NodeId, PoolNode] = {}
+        self._away: dict[NodeId, tuple[float, PoolNode]] = {}
+        self._weights: dict[NodeId, float] = {}
+        self._rooms = Rooms()
+        self._digests: set[str] = set()  # of all intents
+        self._refusals: dict[tuple[str, NodeId], tuple[float, Kept]] = {}  # by manifest digest
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def on_wish(self, key: Key, wish: Wish | None, run_bytes: Collection[int] = ()) -> bool:
+        """An intent is this from now on; None: it is over. Returns whether that is news.
+
+        Args:
+            key: its name.
+            wish: what is wished.
+            run_bytes: of each run of the model; needed when its digest is new.
+        """
+        news = self._take_in(key, wish, run_bytes)
+        if news:
+            self._digests = {intent.wish.digest for intent in self._intents.values()}
+            gone = [place for place in self._refusals if place[0] not in self._digests]
+            for place in gone:
+                del self._refusals[place]
+        return news
+
+    def _take_in(self, key: Key, wish: Wish | None, run_bytes: Collection[int]) -> bool:
+        intent = self._intents.get(key)
+        if wish is None or (intent is not None and _cut_anew(intent.wish, wish)):
+            if key in self._fading:
+                self._fading.pop(key).placement.leave(self._rooms)
+            if intent is not None:
+                del self._intents[key]
+                if wish is None:
+                    intent.placement.leave(self._rooms)
+                else:
+                    self._fading[key] = intent
+            if wish is None:
+                return intent is not None
+            intent = None
+        if intent is None:
+            stripes = Stripes(tuple(run_bytes), whole=wish.whole)
+            self._intents[key] = _Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
+            return True
+        if wish._replace(older=intent.wish.older) == intent.wish:
+            return False
+        intent.wish = wish
+        return True
+
+    def on_nodes(self, nodes: Mapping[NodeId, PoolNode], now: float) -> bool:
+        """These nodes are here; returns whether places may change.
+
+        Args:
+            nodes: that understand orders.
+            now: seconds.
+        """
+        before = self._seen()
+        for node in self._nodes.keys() - nodes.keys():
+            self._away[node] = (now, self._nodes[node])
+        for node in nodes:
+            self._away.pop(node, None)
+        for node in [n for n, (since, _) in self._away.items() if since + self.grace_s <= now]:
+            del self._away[node]
+        self._nodes = dict(nodes)
+        known = dict(self._known())
+        self._rooms.total = {n: node.room_bytes for n, node in known.items()}
+        weighed = self._weigh(known)
+        return weighed or before != self._seen()
+
+    def on_report(self, node: NodeId, kept: Kept, now: float) -> bool:
+        """A node says how an ordered model stands there; returns whether places may change."""
+        if kept.manifest_digest not in self._digests:
+            return False
+        place = kept.manifest_digest, node
+        before = self._refusals.pop(place, None)
+        if kept.refused:
+            self._refusals[place] = now, kept
+        known = before is not None and before[1].refused == kept.refused
+        return bool(kept.refused in _FULL and not known)
+
+    def review(self, key: Key, haves: Mapping[NodeId, RunSet], now: float) -> set[NodeId]:
+        """Decide where an intent's stripes are to be; returns the nodes whose orders changed.
+
+        Args:
+            key: of the intent.
+            haves: runs of the model that nodes have, which are here and deliver them.
+            now: seconds.
+        """
+        intent = self._intents[key]
+        placement, wish = intent.placement, intent.wish
+        spots = self._spots(wish, now)
+        before = list(placement.targets)
+        waits = wish.older and now < self._began + self.grace_s
+        copies = wish.copies or len(spots)
+        self._give_up_refused(intent, haves, now)
+        placement.settle(copies, Situation(spots, haves, self._rooms, may_copy=not waits))
+        self._note_former(intent, before)
+        if waits:
+            self._retain(intent, haves, copies)
+        self._end_former(intent, haves, copies)
+        orders: dict[NodeId, list[int]] = {}
+        for stripe, targets in enumerate(placement.targets):
+            for node in targets + intent.former.get(stripe, ()):
+                orders.setdefault(node, []).append(stripe)
+        old, intent.orders = intent.orders, orders
+        counted = [haves[node] for node, spot in spots.items() if spot.present and node in haves]
+        intent.progress = self._measure(intent, counted, copies, waits=waits)
+        changed = {n for n in old.keys() | orders.keys() if old.get(n) != orders.get(n)}
+        if key in self._fading and not intent.progress.missing_bytes:
+            before_it = self._fading.pop(key)
+            before_it.placement.leave(self._rooms)
+            changed |= before_it.orders.keys()
+        return changed
+
+    # -- what comes out ------------------------------------------------------------------------------
+
+    def settled(self, now: float) -> bool:
+        """Whether lists may be sent: the nodes that kept something for the tracker before have come.
+
+        A list that lacks what a node keeps would end that order.
+        """
+        older = any(intent.wish.older for intent in self._intents.values())
+        return not older or now >= self._began + self._settle_s
+
+    def orders(self, node: NodeId) -> list[KeepOrder]:
+        """A node's whole list."""
+        found = []
+        for key in sorted(self._intents):
+            for intent in self._of(key):
+                if node in intent.orders:
+                    whole = intent.wish.whole
+                    ranges = () if whole else tuple(intent.ranges(node))
+                    found.append(KeepOrder(*key, intent.wish.digest, ranges, whole))
+        return found
+
+    def ranges(self, key: Key, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
+        """The runs of one model that a node is ordered to have, as (first, the one after the last)."""
+        return self._intents[key].ranges(node)
+
+    @property
+    def keys(self) -> list[Key]:
+        """All intents."""
+        return sorted(self._intents)
+
+    def wish(self, key: Key) -> Wish | None:
+        """What is wished of a model."""
+        intent = self._intents.get(key)
+        return None if intent is None else intent.wish
+
+    def progress(self, key: Key) -> Progress | None:
+        """How far an intent is true, as of its last review."""
+        return self._intents[key].progress
+
+    def restless(self, key: Key) -> bool:
+        """Whether an intent isn't true yet: its nodes are looked at more often."""
+        intent = self._intents[key]
+        return bool(intent.progress is None or intent.progress.missing_bytes or intent.former)
+
+    def placed_bytes(self, node: NodeId) -> int:
+        """Bytes that have their place on a node."""
+        return self._rooms.taken.get(node, 0)
+
+    def kept_bytes(self, node: NodeId) -> int:
+        """Bytes that a node is to keep, or keeps until others have them."""
+        total = 0
+        for key in list(self._intents):
+            for intent in self._of(key):
+                sizes = intent.placement.stripes.sizes
+                total += sum(sizes[stripe] for stripe in intent.orders.get(node, ()))
+        return total
+
+    def next_wakeup(self, now: float) -> float:
+        """When time alone changes something."""
+        ends = [since + self.grace_s for since, _ in self._away.values()]
+        ends += [since + REFUSED_S for since, _ in self._refusals.values()]
+        ends += [self._began + self._settle_s, self._began + self.grace_s]
+        return min((end for end in ends if end > now), default=inf)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        assert not self._away.keys() & self._nodes.keys()
+        assert {digest for digest, _ in self._refusals} <= self._digests
+        taken: dict[NodeId, int] = {}
+        assert self._fading.keys() <= self._intents.keys()
+        for intent in (*self._intents.values(), *self._fading.values()):
+            intent.placement.check()
+            for node, load in intent.placement.loads.items():
+                taken[node] = taken.get(node, 0) + load
+            for stripe, former in intent.former.items():
+                assert not set(former) & set(intent.placement.targets[stripe])
+        assert self._rooms.taken == {node: load for node, load in taken.items() if load}
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _of(self, key: Key) -> Iterator[_Intent]:
+        """An intent, and the one before it that still has orders."""
+        yield self._intents[key]
+        if key in self._fading:
+            yield self._fading[key]
+
+    def _known(self) -> Iterator[tuple[NodeId, PoolNode]]:
+        yield from self._nodes.items()
+        for node, (_, said) in self._away.items():
+            yield node, said
+
+    def _seen(self) -> dict[NodeId, tuple[object, ...]]:
+        """What places depend on, of each node; its room only where that doesn't suffice."""
+        return {
+            n: (said.traits, said.draining, n in self._away, self._rooms.left(n) < 0)
+            for n, said in self._known()
+        }
+
+    def _weigh(self, known: Mapping[NodeId, PoolNode]) -> bool:
+        """Weigh the nodes by room, and by link where that is slow; returns whether one weighs otherwise now."""
+        links = [node.link_bytes_s for node in known.values() if node.link_bytes_s]
+        usual = median(links) if links else 0.0
+        weights: dict[NodeId, float] = {}
+        for node, said in known.items():
+            slow = min(1.0, said.link_bytes_s / usual) if said.link_bytes_s and usual else 1.0
+            exact, before = max(1.0, said.room_bytes * slow), self._weights.get(node)
+            if before is not None and 1 / WEIGHT_CHANGE <= exact / before <= WEIGHT_CHANGE:
+                weights[node] = before
+            else:
+                weights[node] = 2.0 ** (round(log2(exact) * WEIGHT_STEPS) / WEIGHT_STEPS)
+        changed, self._weights = weights != self._weights, weights
+        return changed
+
+    def _spots(self, wish: Wish, now: float) -> dict[NodeId, Spot]:
+        spots = {}
+        for node, said in self._known():
+            if said.draining or not wish.selector.chooses(said.traits):
+                continue
+            refused = self._refusals.get((wish.digest, node))
+            full = (
+                refused is not None and refused[1].refused in _FULL and now < refused[0] + REFUSED_S
+            )
+            present = node not in self._away and not full
+            traits = said.traits
+            spots[node] = Spot(traits.site, traits.rack, self._weights[node], present)
+        return spots
+
+    def _give_up_refused(self, intent: _Intent, haves: Mapping[NodeId, RunSet], now: float) -> None:
+        """Take from nodes that have no room the places of what they don't have."""
+        placement = intent.placement
+        for (digest, node), (since, kept) in self._refusals.items():
+            if digest == intent.wish.digest and kept.refused in _FULL and now < since + REFUSED_S:
+                placement.remove_all(node, placement.stripes.had(haves.get(node, 0)), self._rooms)
+
+    def _note_former(self, intent: _Intent, before: list[Targets]) -> None:
+        for stripe, (old, new) in enumerate(zip(before, intent.placement.targets, strict=True)):
+            if old is new or old == new:
+                continue
+            there = intent.former.get(stripe, ())
+            former = [n for n in dict.fromkeys(there + old) if n not in new and n in self._nodes]
+            intent.former.pop(stripe, None)
+            if former:
+                intent.former[stripe] = tuple(former)
+
+    def _retain(self, intent: _Intent, haves: Mapping[NodeId, RunSet], copies: int) -> None:
+        """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
+
+        The tracker before us had them keep it until others have it, and only it knew.
+        """
+        placement = intent.placement
+        short = bitset.of(s for s, at in enumerate(placement.targets) if len(at) < copies)
+        for node, have in haves.items():
+            for stripe in bitset.members(placement.stripes.had(have) & short):
+                there = intent.former.get(stripe, ())
+                if node in self._nodes and node not in there + placement.targets[stripe]:
+                    intent.former[stripe] = (*there, node)
+
+    def _end_former(self, intent: _Intent, haves: Mapping[NodeId, RunSet], copies: int) -> None:
+        if not intent.former:
+            return
+        placement = intent.placement
+        had = {node: placement.stripes.had(have) for node, have in haves.items()}
+        for stripe, former in list(intent.former.items()):
+            targets = placement.targets[stripe]
+            done = sum(had.get(node, 0) >> stripe & 1 for node in targets) >= copies
+            left = () if done else tuple(n for n in former if had.get(n, 0) >> stripe & 1)
+            if left:
+                intent.former[stripe] = left
+            else:
+                del intent.former[stripe]
+
+    def _measure(
+        self, intent: _Intent, counted: list[RunSet], copies: int, *, waits: bool
+    ) -> Progress:
+        stripes, targets = intent.placement.stripes, intent.placement.targets
+        had = [stripes.had(have) for have in counted]
+        fewest, missing = copies_of(had, stripes, copies)
+        refusals = self._refusals.items()
+        return Progress(
+            fewest, copies, missing,
+            missing_places=sum(copies - len(each) for each in targets if len(each) < copies),
+            nodes=len(intent.orders),
+            refusals={n: kept for (d, n), (_, kept) in refusals if d == intent.wish.digest},
+            waits=waits,
+        )  # fmt: skip
+
+
+def _cut_anew(before: Wish, wish: Wish) -> bool:
+    return (before.digest, before.whole) != (wish.digest, wish.whole)
