@@ -30,6 +30,8 @@ from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
+from p2pcache.tracker.pool.keeping import LOOK_S as KEEP_LOOK_S
+from p2pcache.tracker.pool.keeping import Keeping
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import StateNotes
@@ -102,15 +104,22 @@ class TrackerApp:
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
         admission = Admission(self.tracking, settings.namespace_quotas, self._clock)
-        questions = Questions(self.catalog, self._answers, warming, of_nodes, admission)
+        self.keeping = Keeping(
+            self.tracking, self.catalog, self._clock, grace_s=settings.keep_grace_s
+        )
+        questions = Questions(
+            self.catalog, self._answers, warming, of_nodes, admission, self.keeping
+        )
         if tenure is not None:
             self.tracking.may_grant = questions.may_write = tenure.may_act
+            self.keeping.may_write = tenure.may_act
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, last_hour=self._last_hour,
             certified=self.tls is not None,
         )  # fmt: skip
-        warming.send_to = of_nodes.send_to = self.members.send_to
+        warming.send_to = of_nodes.send_to = self.keeping.send_to = self.members.send_to
+        self._views.pool_state = self.keeping.node_state
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._views.doubts = tenure.reasons if tenure is not None else list
@@ -118,7 +127,7 @@ class TrackerApp:
         metrics = TrackerMetrics(
             tracking=self.tracking, members=self.members, questions=questions, catalog=self.catalog,
             clock=self._clock, lag=self._lag, ready=lambda: not self._views.reasons(), tls=self.tls,
-            tenure=tenure,
+            tenure=tenure, keeping=self.keeping,
         )  # fmt: skip
         self._api = Api(self.members, self._views, self._answers, metrics)
 
@@ -147,6 +156,7 @@ class TrackerApp:
                 self._tasks.every(PROBE_S, self._probe, name="probe")
                 self._tasks.every(EVERY_S, self._last_hour.sample, name="last-hour")
                 self._tasks.every(NOTES_S, self._note, name="notes")
+                self._tasks.every(KEEP_LOOK_S, self.keeping.look, name="keep")
                 self._tasks.every(KEY_WATCH_S, self._key.watch, name="key")
                 if self.tls is not None:
                     self._tasks.every(WATCH_S, self.tls.watch, name="certificate")

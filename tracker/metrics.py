@@ -17,6 +17,7 @@ from p2pcache.io.event_loop import LoopLag
 from p2pcache.io.security.tls import Tls, certificate_metrics
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
+from p2pcache.tracker.pool.keeping import Keeping
 from p2pcache.tracker.questions import Questions
 from p2pcache.tracker.tenure.candidacy import Candidacy
 from p2pcache.tracker.tenure.standby import tenure_metrics
@@ -39,6 +40,7 @@ class TrackerMetrics(Collector):
         ready: Callable[[], bool],
         tls: Tls | None,
         tenure: Candidacy | None = None,
+        keeping: Keeping | None = None,
     ) -> None:
         self.registry = CollectorRegistry()
         self._tracking = tracking
@@ -50,6 +52,7 @@ class TrackerMetrics(Collector):
         self._ready = ready
         self._tls = tls
         self._tenure = tenure
+        self._keeping = keeping
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
@@ -62,6 +65,7 @@ class TrackerMetrics(Collector):
         yield from tenure_metrics(self._tenure)
         yield from self._gauges()
         yield from self._swarms()
+        yield from self._kept()
         totals = self._tracking.totals()
         registry = self._tracking.registry
         for name, text, value in (
@@ -119,6 +123,18 @@ class TrackerMetrics(Collector):
              self._lag.worst_s),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"p2pcache_tracker_{name}", text, value=value)
+
+    def _kept(self) -> Iterator[Metric]:
+        if self._keeping is None:
+            return
+        figures = self._keeping.figures()
+        for name, text, value in (
+            ("kept_models", "Models that operators want kept.", "models"),
+            ("kept_below_target", "Of these, models that have fewer copies than they want.", "below_target"),
+            ("kept_missing_bytes", "Bytes of copies that are to be made.", "missing_bytes"),
+            ("kept_refusals", "Nodes that refuse to keep a part, per model.", "refusals"),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(f"p2pcache_tracker_{name}", text, value=figures[value])
 
     def _swarms(self) -> Iterator[Metric]:
         labels = ["model", "digest"]

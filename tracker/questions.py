@@ -20,6 +20,7 @@ from p2pcache.tracker.answers import Answers, Made
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
+from p2pcache.tracker.pool.keeping import Keeping
 from p2pcache.tracker.warming import Warming
 
 MAX_TEXT = 2048  # a ref, a digest, or a small JSON object
@@ -44,11 +45,13 @@ class Questions:
         warming: Warming,
         of_nodes: NodeQuestions,
         admission: Admission,
+        keeping: Keeping,
     ) -> None:
         """None was asked yet."""
         self.admission = admission
         self.warming = warming
         self.of_nodes = of_nodes
+        self.keeping = keeping
         self.counts: dict[tuple[str, str], int] = {}
         self.may_write: Callable[[], bool] = lambda: True  # whether we alone write tags for agents
         self._catalog = catalog
@@ -111,6 +114,8 @@ class Questions:
             case "admit":
                 self.admission.admit(ask.text)
                 return b"", 0
+            case "keeps" | "keep" | "drain":
+                return _json(await self._of_pool(ask, bearer))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
                 return b"", 0
@@ -120,6 +125,15 @@ class Questions:
                 return _json(await self._put_tag(ask.text))
             case _:
                 raise UsageError(f"this tracker doesn't know the question {ask.what[:40]!a}")
+
+    async def _of_pool(self, ask: Ask, bearer: Member | None) -> dict[str, object]:
+        if ask.what == "keeps":
+            return await self.keeping.rows()
+        if bearer is not None:
+            bearer.need_pusher()
+        if ask.what == "keep":
+            return await self.keeping.keep(ask.text)
+        return await self.keeping.drain_node(ask.text)
 
     async def _made(self, ask: Ask) -> Made:
         """An answer about the tracker's state, as people get it over HTTP."""
@@ -147,7 +161,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "admit", "moved", "tag_put")  # fmt: skip
+          "admit", "moved", "tag_put", "keep", "keeps", "drain")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

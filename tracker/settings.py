@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
 
@@ -38,6 +39,8 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     leases_in_flight: int = LeaseSettings().in_flight
     """Chunks of one model that are read from the origin at once, over all nodes, at first and at least; where that
     doesn't keep the way to it full (its first byte is far away, one connection carries little), more do, up to 128."""
+    keep_grace_s: float = GRACE_S
+    """Seconds that a node may be silent before its copies of what is kept are made again on others; 0: at once."""
     neighbours: int = MemberSettings().neighbours
     """Peers that each node of a large swarm is told to dial."""
     namespace_quotas: str = ""

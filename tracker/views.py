@@ -29,6 +29,7 @@ class Views:
     def __init__(self, tracking: TrackerState, catalog: Catalog, clock: Clock) -> None:
         self.connected: Callable[[], int] = lambda: 0
         self.warnings: Callable[[], list[str]] = list
+        self.pool_state: Callable[[NodeId], tuple[str, int]] = lambda _node: ("", 0)
         self.doubts: Callable[[], list[str]] = list  # whether this is the active tracker
         self._tracking = tracking
         self._catalog = catalog
@@ -46,7 +47,9 @@ class Views:
         unreached = self._tracking.unreached(now)
         rows = []
         for node, n in sorted(self._tracking.registry.nodes.items()):
-            rows.append(_node_row(node, n, now, unreached=node in unreached))
+            drain, kept = self.pool_state(node)
+            row = _node_row(node, n, now, unreached=node in unreached)
+            rows.append(row | {"drain": drain, "kept_bytes": kept})
             await breaks.after_row()
         gone = []
         for node, one in self._tracking.registry.departed_since(now - REMEMBERED_S).items():

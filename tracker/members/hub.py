@@ -31,6 +31,7 @@ from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.protocol.keep_orders import KeptReport
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable
 from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
@@ -243,6 +244,10 @@ class MemberHub:
         else:
             now = self._clock.now()
             self._perform(self._tracking.handle(connection.node, message, now))
+            if isinstance(message, m.Announce):
+                self._questions.keeping.on_connected(connection.node)
+            elif isinstance(message, KeptReport):
+                self._questions.keeping.on_kept(connection.node, message)
         return True
 
     def _ask(self, connection: Connection, ask: m.Ask) -> None:

@@ -156,6 +156,47 @@ class AgentClient:
         """The models that nodes have or want, as the tracker knows them."""
         return _records(self._call("GET", "/v1/cluster/models"), "swarms")
 
+    def keeps(self) -> Json:
+        """What is kept in the cluster: `keeps`, and to operators of all namespaces `drains`."""
+        return self._call("GET", "/v1/keeps")
+
+    def keep(
+        self,
+        ref: str,
+        *,
+        copies: int = 0,
+        whole: bool = False,
+        everywhere: bool = False,
+        nodes: str = "",
+    ) -> Json:
+        """Keep copies of a model in the cluster.
+
+        Args:
+            ref: the model's name.
+            copies: how many, each on another node.
+            whole: each is a complete model on one node.
+            everywhere: a complete model on each node.
+            nodes: only on these, as `KEY=VALUE,...`.
+        """
+        wish = {
+            "ref": ref,
+            "copies": copies,
+            "whole": whole,
+            "everywhere": everywhere,
+            "nodes": nodes,
+        }
+        body = json.dumps(wish).encode()
+        return self._call("POST", "/v1/keeps", body=body, wait_s=ANSWER_S)
+
+    def keep_off(self, ref: str) -> Json:
+        """Keep a model no longer."""
+        return self._call("DELETE", "/v1/keeps", query={"ref": ref}, wait_s=ANSWER_S)
+
+    def drain(self, node: str, *, undo: bool = False) -> Json:
+        """Move what is kept on a node, by its name or id, to others; `undo`: end that."""
+        body = json.dumps({"node": node, "undo": undo}).encode()
+        return self._call("POST", "/v1/drain", body=body, wait_s=ANSWER_S)
+
     def pin(self, ref: str, name: str, for_s: float) -> Json:
         """Pin a model; `for_s`: 0: until `unpin`."""
         body = json.dumps({"ref": ref, "name": name, "for_s": for_s}).encode()

@@ -1,0 +1,1 @@
+"""What operators asked to be true, where it lasts."""

@@ -1,0 +1,190 @@
+"""A real tracker that keeps models: intents in the origin, orders to agents, over its own restart."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from p2pcache.core.format.keep_record import KeepRecord
+from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.keep_orders import NO_SPACE, KeepOrders, Kept, KeptReport
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.ids import format_node
+from p2pcache.tracker.app import TrackerApp
+from tests.tracker.fake_agent import FakeAgent
+from tests.tracker.kit import REF, get, publish, tracker
+
+NAME = str(REF)
+FILES = 64  # each of them one chunk; all of them one run
+
+
+class Keeper(FakeAgent):
+    """An agent that keeps what it is ordered to."""
+
+    def __init__(self, node: int, rack: str = "") -> None:
+        super().__init__(node)
+        self.rack = rack
+        self.told_lists = 0
+
+    async def announce(self) -> None:
+        states = tuple(self.state(digest) for digest in self.runs)
+        await self.send(
+            m.Announce(self.address, "0.1", self.rack, "", states, f"n{self.node}", keeps=True,
+                       role="cache", labels=("gpu=h100",), room_bytes=1 << 40)
+        )  # fmt: skip
+
+    @property
+    def orders(self) -> dict[str, bool]:
+        """Digests of the last list, with whether they are whole."""
+        lists = [x for x in self.mail if isinstance(x, KeepOrders)]
+        return {o.manifest_digest: o.whole for o in lists[-1].orders} if lists else {}
+
+    async def obey(self, digest: str) -> None:
+        await self.until(lambda: digest in self.orders)
+        await self.enter(digest, 1, 1)
+
+    @property
+    def lists(self) -> int:
+        return sum(isinstance(x, KeepOrders) for x in self.mail)
+
+
+async def say(agent: FakeAgent, what: str, **wish: Any) -> dict[str, Any]:
+    answer = await agent.ask(what, msgspec.json.encode(wish).decode() if wish else "")
+    found: dict[str, Any] = msgspec.json.decode(answer.data)
+    return found
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not true():
+            await asyncio.sleep(0.02)
+
+
+async def state(agent: FakeAgent, wanted: str) -> dict[str, Any]:
+    """The one row of what is kept, once it is in a state."""
+    async with asyncio.timeout(20):
+        while True:
+            rows = (await say(agent, "keeps"))["keeps"]
+            if rows and rows[0]["state"] == wanted:
+                return dict(rows[0])
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def members(one: TrackerApp, *agents: FakeAgent) -> AsyncIterator[None]:
+    async with contextlib.AsyncExitStack() as stack:
+        for each in agents:
+            await stack.enter_async_context(each.member(one.address))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2pcache.tracker.app.KEEP_LOOK_S", 0.05)
+    monkeypatch.setattr("p2pcache.tracker.pool.keeping.HEAR_S", 0.1)
+
+
+async def test_a_model_is_kept_over_the_trackers_restart(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path, files=FILES)
+    a, b, c = (Keeper(n, f"r{n}") for n in (1, 2, 3))
+    async with tracker(tmp_path) as one, members(one, a, b, c):
+        with pytest.raises(NotFound):
+            await say(a, "keep", ref="team/none:v1", copies=1)
+        with pytest.raises(UsageError):
+            await say(a, "keep", ref=NAME, copies=1, everywhere=True)
+        row = await say(a, "keep", ref=NAME, copies=2)
+        assert (row["state"], row["have"], row["target"]) == ("arriving", 0, 2)
+        await eventually(lambda: sum(digest in each.orders for each in (a, b, c)) == 2)
+        chosen = [each for each in (a, b, c) if digest in each.orders]
+        assert len(chosen) == 2
+        for each in chosen:
+            await each.obey(digest)
+        assert (await state(a, "kept"))["have"] == 2
+        _, metrics = await get(one.address, "/metrics")
+        assert "p2pcache_tracker_kept_models 1.0" in metrics
+        assert "p2pcache_tracker_kept_below_target 0.0" in metrics
+    for each in (a, b, c):
+        each.mail.clear()
+    async with tracker(tmp_path, keep_grace_s=1.0) as two, members(two, a, b, c):
+        row = await state(a, "kept")
+        assert (row["copies"], row["have"]) == (2, 2)
+        await eventually(lambda: all(each.lists for each in (a, b, c)))
+        assert [each for each in (a, b, c) if digest in each.orders] == chosen, "nothing moved"
+        assert await say(b, "keep", ref=NAME, off=True) == {"ref": REF.short, "off": True}
+        await eventually(lambda: not any(each.orders for each in (a, b, c)))
+        assert (await say(a, "keeps"))["keeps"] == []
+        with pytest.raises(NotFound):
+            await say(b, "keep", ref=NAME, off=True)
+
+
+async def test_silence_drain_and_refusal_move_copies(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path, files=FILES)
+    a, b, c, old = Keeper(1), Keeper(2), Keeper(3), FakeAgent(4)
+    async with tracker(tmp_path, quick=True, keep_grace_s=0.5) as one, members(one, old):
+        async with contextlib.AsyncExitStack() as stack:
+            for each in (a, b, c):
+                await stack.enter_async_context(each.member(one.address))
+            beating = asyncio.get_running_loop().create_task(beat(a, b, c, old))
+            stack.callback(beating.cancel)
+            await say(old, "keep", ref=NAME, whole=True, copies=1)
+            await eventually(lambda: any(each.orders for each in (a, b, c)))
+            first = next(each for each in (a, b, c) if each.orders)
+            assert first.orders == {digest: True}
+            said = Kept(digest, 0, 1, NO_SPACE, "the disk is full")
+            await first.send(KeptReport(1, (said,)))
+            others = [each for each in (a, b, c) if each is not first]
+            await eventually(lambda: any(each.orders for each in others))
+            second = next(each for each in others if each.orders)
+            row = (await say(old, "keeps"))["keeps"][0]
+            assert row["refused"] == [
+                {"node": format_node(first.node), "name": f"n{first.node}", "why": "no_space",
+                 "detail": "the disk is full"}
+            ]  # fmt: skip
+            await second.obey(digest)
+            await state(old, "kept")
+            drained = await say(old, "drain", node=f"n{second.node}")
+            assert drained["state"] == "draining"
+            third = next(each for each in others if each is not second)
+            await third.obey(digest)
+            await eventually(lambda: not second.orders)
+            _, nodes = await get(one.address, "/v1/nodes")
+            states = {row["node"]: row["drain"] for row in nodes["nodes"]}
+            assert states[format_node(second.node)] == "drained"
+            undone = await say(old, "drain", node=format_node(second.node), undo=True)
+            assert undone["state"] == ""
+            with pytest.raises(NotFound):
+                await say(old, "drain", node="nobody")
+        assert not any(isinstance(x, KeepOrders) for x in old.mail)
+
+
+async def beat(*agents: FakeAgent) -> None:
+    while True:
+        for each in agents:
+            await each.beat()
+        await asyncio.sleep(0.1)
+
+
+async def test_a_kept_name_that_moves_is_followed_and_a_bad_record_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
+    before, _ = publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        await say(a, "keep", ref=NAME, everywhere=True, nodes="gpu=h100")
+        after, _ = publish(tmp_path, files=FILES + 1)
+        await eventually(lambda: a.orders == {before: True, after: True})
+        await a.obey(after)
+        await eventually(lambda: a.orders == {after: True})
+        record = tmp_path / "p2pcache/v1/intent/keep" / "/".join(REF.tag_key)
+        assert msgspec.json.decode(record.read_bytes(), type=KeepRecord).everywhere
+        record.write_bytes(b'{"generation":9,"everywhere":true,"nodes":"nonsense"}')
+        await asyncio.sleep(0.3)
+        assert "selector" in (await say(a, "keeps"))["keeps"][0]["trouble"]
+        record.write_bytes(b"spoilt")
+        await asyncio.sleep(0.3)
+        assert a.orders == {after: True}

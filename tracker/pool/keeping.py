@@ -1,0 +1,385 @@
+"""Keeps what operators asked for: reads intents, looks at the nodes, sends each its orders."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import TypeVar
+
+import msgspec
+
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.format.keep_record import MAX_NUMBER, KeepRecord
+from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
+from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.settings import GRACE_S, MAX_COPIES
+from p2pcache.core.protocol.keep_orders import MAX_DETAIL, MAX_KEPT, REFUSALS, KeptReport, split
+from p2pcache.core.protocol.messages import ToAgent, unfit_text
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
+from p2pcache.io import pools
+from p2pcache.io.clock import Clock
+from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.pool.wishes import Wishes
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between two looks at the nodes
+READ_S = 30.0  # between two reads of intents and tags; what goes through us is known at once
+READ_AGAIN_S = 5.0  # after a read that failed
+# From a connection to its first list. What a list lacks a node lets go, so all that it has must have been heard.
+HEAR_S = 3.0
+CALM_S = 30.0  # between two reviews of what is true already: a node may have lost parts
+REST = 4.0  # times as long as the last look took, until the next one: others need the processor
+MAX_REPORTS = 10_000  # that wait for the next look; of more the oldest are dropped, and come again
+
+T = TypeVar("T")
+
+
+class KeepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The text of a "keep"."""
+
+    ref: str
+    copies: int = 0
+    whole: bool = False
+    everywhere: bool = False
+    nodes: str = ""
+    off: bool = False
+
+
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The text of a "drain". `node`: an id, or a name that one node has."""
+
+    node: str
+    undo: bool = False
+
+
+class Keeping:
+    """The keeper's driver. Each step runs alone; the steps that count take threads."""
+
+    def __init__(
+        self, tracking: TrackerState, catalog: Catalog, clock: Clock, *, grace_s: float = GRACE_S
+    ) -> None:
+        """Nothing is read or sent yet.
+
+        Args:
+            tracking: what the members have.
+            catalog: the origin.
+            clock: of deadlines.
+            grace_s: after a node fell silent, until its parts are made again.
+        """
+        self.send_to: Callable[[int, ToAgent], bool] = lambda _node, _message: False
+        """Sends a member a message; False: it isn't connected."""
+        self.may_write: Callable[[], bool] = lambda: True  # whether we are the active tracker
+        self.trouble: P2PCacheError | None = None  # why intents couldn't be read
+        self.wishes = Wishes(catalog)
+        self.keeper = Keeper(clock.now(), grace_s=grace_s)
+        self._tracking = tracking
+        self._catalog = catalog
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._reports: deque[tuple[NodeId, KeptReport]] = deque(maxlen=MAX_REPORTS)
+        self._dirty: set[NodeId] = set()  # whose list isn't what it was sent
+        self._new: dict[NodeId, float] = {}  # until when a new connection is listened to first
+        self._generation = 0
+        self._moved = False  # places of all that is kept may change
+        self._read_at = self._wake_at = self._look_at = -inf
+        self._reviewed: dict[Key, float] = {}
+
+    # -- what happens --------------------------------------------------------------------------------
+
+    def on_connected(self, node: NodeId) -> None:
+        """A member's connection is new: it gets its list when it has told what it has."""
+        self._new[node] = self._clock.now() + HEAR_S
+
+    def on_kept(self, node: NodeId, said: KeptReport) -> None:
+        """A member tells how its orders stand."""
+        self._reports.append((node, said))
+
+    async def look(self) -> None:
+        """Do what is due."""
+        if self._clock.now() < self._look_at or not self.may_write():
+            return
+        async with self._turn:
+            began = self._clock.now()
+            await self._look(began)
+            ended = self._clock.now()
+            self._look_at = ended + REST * (ended - began)
+
+    async def keep(self, text: str) -> dict[str, object]:
+        """Change how a model is kept; returns how that stands.
+
+        Raises:
+            UsageError: the text is no wish.
+            NotFound, OriginUnavailable, Unreachable: the model can't be looked up, or the intent not written.
+        """
+        asked = _parsed(text, KeepRequest, "keep")
+        ref = Ref.parse(asked.ref)
+        wanted = _record(asked, ref)
+        self._need_writer()
+        if wanted.lasts:
+            await self._catalog.tag(ref)
+        async with self._turn:
+            await self._need_read()
+            if not wanted.lasts and ref not in self.wishes.keeps:
+                raise NotFound(f"{ref.short} isn't kept; `p2pcache keep --list` shows what is")
+            await self.wishes.change_keep(
+                ref,
+                lambda before: msgspec.structs.replace(
+                    wanted, generation=before.generation, since=before.since
+                ),
+            )
+            _log.info("keep %s: %s", ref.short, wish_text(wanted) if wanted.lasts else "off")
+            await self._resolve()
+            now = self._clock.now()
+            self._see_nodes(now)
+            if wanted.lasts:
+                await self._review([ref.tag_key], now)
+            self._send(now)
+        return {"ref": ref.short, "off": True} if not wanted.lasts else self._row(ref)
+
+    async def drain_node(self, text: str) -> dict[str, object]:
+        """Begin to empty a node, or end that.
+
+        Raises:
+            UsageError: the text is none, or the name is that of several nodes.
+            NotFound: there is no such node.
+            OriginUnavailable, Unreachable: the intent can't be written.
+        """
+        asked = _parsed(text, DrainRequest, "drain")
+        node = self._node_named(asked.node)
+        self._need_writer()
+        async with self._turn:
+            await self._need_read()
+            name = self._name(node)
+            await self.wishes.change_drain(node, name, draining=not asked.undo)
+            _log.info("drain %s (%s): %s", format_node(node), name, "off" if asked.undo else "on")
+            await self._look(self._clock.now())
+        return {"node": format_node(node), "name": name, "state": self.node_state(node)[0],
+                "kept_bytes": self.node_state(node)[1]}  # fmt: skip
+
+    # -- what is told ----------------------------------------------------------------------------------
+
+    async def rows(self) -> dict[str, object]:
+        """Everything that is kept, and how it stands.
+
+        Raises:
+            P2PCacheError: the intents can't be read.
+        """
+        if self._catalog.url and not self.wishes.was_read:
+            async with self._turn:
+                await self._need_read()
+        drains = [
+            {"node": format_node(node), "name": record.name, "made": record.since,
+             "kept_bytes": self.keeper.kept_bytes(node), "here": node in self._tracking.registry.nodes}
+            for node, record in sorted(self.wishes.drains.items())
+        ]  # fmt: skip
+        return {"keeps": [self._row(ref) for ref in sorted(self.wishes.keeps)], "drains": drains}
+
+    def node_state(self, node: NodeId) -> tuple[str, int]:
+        """Whether a node is "draining" or "drained", or "", and the bytes that it is ordered to keep."""
+        if node not in self.wishes.drains:
+            return "", self.keeper.placed_bytes(node)
+        kept = self.keeper.kept_bytes(node)
+        return ("draining" if kept else "drained"), kept
+
+    def figures(self) -> dict[str, int]:
+        """Counts for metrics: models that are kept, those below their target, bytes that lack, refusals of nodes."""
+        found = [self.keeper.progress(key) for key in self.keeper.keys]
+        known = [progress for progress in found if progress is not None]
+        return {
+            "models": len(self.wishes.keeps),
+            "below_target": sum(p.copies < p.target or not p.target for p in known)
+            + len(self.wishes.keeps) - len(known),
+            "missing_bytes": sum(p.missing_bytes for p in known),
+            "refusals": sum(len(p.refusals) for p in known),
+        }  # fmt: skip
+
+    def _row(self, ref: Ref) -> dict[str, object]:
+        record, digest = self.wishes.keeps[ref], self.wishes.digests.get(ref, "")
+        row: dict[str, object] = {
+            "ref": ref.short, "namespace": ref.namespace, "digest": digest,
+            "bytes": self.wishes.sizes.get(digest, 0), "wish": wish_text(record),
+            "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
+            "nodes": record.nodes, "made": record.since, "trouble": self.wishes.troubles.get(ref, ""),
+        }  # fmt: skip
+        known = ref.tag_key in self.keeper.keys
+        progress = self.keeper.progress(ref.tag_key) if known else None
+        if progress is None:
+            return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
+                          "missing_places": 0, "holders": 0, "refused": []}  # fmt: skip
+        refused = [
+            {"node": format_node(node), "name": self._name(node), "why": kept.refused, "detail": kept.detail}
+            for node, kept in sorted(progress.refusals.items())
+        ]  # fmt: skip
+        state = (
+            "kept" if not progress.missing_bytes and progress.target
+            else "waiting" if progress.waits
+            else "no room" if progress.missing_places or not progress.target
+            else "arriving"
+        )  # fmt: skip
+        return row | {
+            "state": state, "have": progress.copies, "target": progress.target,
+            "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
+            "holders": progress.nodes, "refused": refused,
+        }  # fmt: skip
+
+    # -- inside ------------------------------------------------------------------------------------
+
+    async def _look(self, now: float) -> None:
+        self._see_nodes(now)
+        if now >= self._read_at and self._catalog.url:
+            await self._read(now)
+            if self.trouble is None:
+                self._moved = await self._resolve() or self._moved
+        while self._reports:
+            node, said = self._reports.popleft()
+            self._moved = self._hear(node, said, now) or self._moved
+        heard = [
+            n for n, at in self._new.items() if at <= now and n not in self._tracking.waiting.lists
+        ]
+        for node in heard:
+            del self._new[node]
+        self._dirty.update(heard)
+        moved, self._moved = self._moved or bool(heard) or now >= self._wake_at, False
+        self._wake_at = self.keeper.next_wakeup(now)
+        due = [
+            key for key in self.keeper.keys
+            if moved or self.keeper.restless(key) or now >= self._reviewed.get(key, -inf) + CALM_S
+        ]  # fmt: skip
+        await self._review(due, now)
+        self._send(now)
+
+    def _see_nodes(self, now: float) -> None:
+        self._moved = self.keeper.on_nodes(self._pool_nodes(), now) or self._moved
+
+    async def _review(self, keys: list[Key], now: float) -> None:
+        for key in keys:
+            self._reviewed[key] = now
+            changed = await pools.WORK.run(self.keeper.review, key, self._haves(key), now)
+            self._dirty |= changed
+
+    async def _read(self, now: float) -> None:
+        try:
+            await self.wishes.read_intents()
+        except P2PCacheError as error:
+            if str(error) != str(self.trouble or ""):
+                _log.warning("what is to be kept can't be read: %s", error)
+            self.trouble, self._read_at = error, now + READ_AGAIN_S
+        else:
+            self.trouble, self._read_at = None, now + READ_S
+
+    async def _resolve(self) -> bool:
+        news = await self.wishes.tell_keeper(self.keeper)
+        for gone in self._reviewed.keys() - set(self.keeper.keys):
+            del self._reviewed[gone]
+            self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
+        return news
+
+    def _send(self, now: float) -> None:
+        if not (self.wishes.was_read and self.keeper.settled(now)):
+            return
+        for node in sorted(self._dirty - self._new.keys()):
+            record = self._tracking.registry.nodes.get(node)
+            if record is None or not record.connected or not record.keeps:
+                continue
+            self._generation += 1
+            for part in split(self._generation, self.keeper.orders(node)):
+                self.send_to(node, part)
+        self._dirty &= self._new.keys()
+
+    def _hear(self, node: NodeId, said: KeptReport, now: float) -> bool:
+        moved = False
+        for kept in said.kept[:MAX_KEPT]:
+            fit = kept.refused in REFUSALS or not kept.refused
+            shown = len(kept.detail) <= MAX_DETAIL and not unfit_text(kept.detail)
+            if is_digest(kept.manifest_digest) and fit and shown:
+                moved = self.keeper.on_report(node, kept, now) or moved
+        return moved
+
+    def _pool_nodes(self) -> dict[NodeId, PoolNode]:
+        return {
+            node: PoolNode(
+                Traits(n.name or format_node(node), n.member.site, n.member.rack, n.role or "cache", n.labels),
+                n.room_bytes, n.link_bytes_s, node in self.wishes.drains,
+            )
+            for node, n in self._tracking.registry.nodes.items() if n.connected and n.keeps
+        }  # fmt: skip
+
+    def _haves(self, key: Key) -> dict[NodeId, RunSet]:
+        wish = self.keeper.wish(key)
+        swarm = None if wish is None else self._tracking.swarms.get(wish.digest)
+        nodes = self._tracking.registry.nodes
+        return {} if swarm is None else {
+            node: record.delivers for node, record in swarm.roster.members.items()
+            if nodes[node].connected and nodes[node].keeps
+        }  # fmt: skip
+
+    def _need_writer(self) -> None:
+        if not self.may_write():
+            raise Unreachable("this tracker may not be the active one any more; try again")
+
+    async def _need_read(self) -> None:
+        """Before a change: what was there before us is known, and isn't taken for new."""
+        if not self.wishes.was_read:
+            await self.wishes.read_intents()
+
+    def _name(self, node: NodeId) -> str:
+        record = self._tracking.registry.nodes.get(node)
+        if record is not None:
+            return record.name
+        return self.wishes.drains[node].name if node in self.wishes.drains else ""
+
+    def _node_named(self, text: str) -> NodeId:
+        nodes = self._tracking.registry.nodes
+        named = {node for node, record in nodes.items() if record.name == text}
+        named |= {node for node, record in self.wishes.drains.items() if record.name == text}
+        if not named:
+            try:
+                node = parse_node(text)
+            except UsageError:
+                node = 0
+            named = {node} & (nodes.keys() | self.wishes.drains.keys())
+        if len(named) > 1:
+            raise UsageError(
+                f"{len(named)} nodes have this name; give one's id (`p2pcache nodes -o wide`)"
+            )
+        if not named:
+            raise NotFound("no node has this name or id; `p2pcache nodes` lists them")
+        return named.pop()
+
+
+def wish_text(record: KeepRecord) -> str:
+    """What is wished, as a person would say it."""
+    where = f" of {record.nodes}" if record.nodes else ""
+    if record.everywhere:
+        return f"whole on all nodes{where}"
+    kind = "whole " if record.whole else ""
+    return f"{kind}copies {record.copies}{where}"
+
+
+def _record(asked: KeepRequest, ref: Ref) -> KeepRecord:
+    """What a request wants to be stored.
+
+    Raises:
+        UsageError: it contradicts itself.
+    """
+    if ref.digest:
+        raise UsageError("a name is kept, whatever it means; leave the digest out")
+    nodes = str(Selector.parse(asked.nodes))
+    if asked.off:
+        return KeepRecord()
+    if asked.everywhere == bool(asked.copies):
+        raise UsageError("say how many copies, or that all nodes are to have it")
+    limit = MAX_NUMBER if asked.whole else MAX_COPIES
+    if not 0 <= asked.copies <= limit:
+        raise UsageError(f"1 to {limit} copies; for more, `--whole` or `--all`")
+    return KeepRecord(0, asked.copies, asked.whole or asked.everywhere, asked.everywhere, nodes)
+
+
+def _parsed(text: str, kind: type[T], what: str) -> T:
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(f"not a {what}: {error}") from None
