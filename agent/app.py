@@ -41,6 +41,7 @@ from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
@@ -96,6 +97,7 @@ class AgentApp:
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
         self._host = host = host_to_bind(host)
         self.listeners = Listeners(settings, limits)
+        self._labels = checked_labels(settings.labels.split(","))
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         self.store.limits = limits_of(settings, self.store)
         if settings.recycle_bytes:
@@ -299,7 +301,7 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.context.told.announce(self.downloads.swarms.values()),
-            self._name, warms=True, tells=True,
+            self._name, warms=True, tells=True, role=self.settings.role, labels=self._labels,
         )  # fmt: skip
 
     def _update_address(self) -> None:

@@ -56,7 +56,8 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
     "cluster": {
         "ps": "Show the pulls that run now.",
         "df": "Say how full the cache is; with --cluster every node's, and the pool's sum.",
-        "nodes": "List the cluster's nodes.",
+        "nodes": "List the cluster's nodes, or empty one.",
+        "keep": "Keep copies of a model in the cluster, or show what is kept.",
         "locate": "List the nodes that have a model.",
         "status": "Show the agent, its tracker, origin and cache.",
         "stats": "Watch this node: rates, pulls, what ended lately.",

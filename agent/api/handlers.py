@@ -10,6 +10,7 @@ from p2pcache.agent.api.access import Access
 from p2pcache.agent.api.cache_calls import CacheCalls
 from p2pcache.agent.api.gate import CALLER, Gate
 from p2pcache.agent.api.openapi import document
+from p2pcache.agent.api.pool_calls import PoolCalls
 from p2pcache.agent.api.possession import Possession
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.api.rights import ListenerKind, seen_pulls
@@ -78,6 +79,7 @@ class Api:
     ) -> None:
         self._access = access = Access(store, resolver)
         self._cache = CacheCalls(access, queries, housekeeping, room, claims)
+        self._pool = PoolCalls(queries)
         self._claims = claims
         self._gate = gate
         self._possession = Possession(store)
@@ -112,7 +114,10 @@ class Api:
     ) -> web.Application:
         app = server.make_app(self._gate.middleware(listener, group=group, trusted=trusted))
         for route in routes:
-            handler = getattr(self, route.handler, None) or getattr(self._cache, route.handler)
+            handler = next(
+                getattr(part, route.handler)
+                for part in (self, self._cache, self._pool) if hasattr(part, route.handler)
+            )  # fmt: skip
             app.add_routes([
                 web.get(route.path, handler) if route.method == "GET"  # answers HEAD, too
                 else web.route(route.method, route.path, handler)

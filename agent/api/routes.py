@@ -109,6 +109,23 @@ class EvictRequest(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = False
 
 
+class KeepRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/keeps. Either `copies`, or `everywhere`."""
+
+    ref: str
+    copies: Annotated[int, msgspec.Meta(ge=0)] = 0  # of each part, each on another node
+    whole: bool = False  # each copy is a complete model on one node
+    everywhere: bool = False  # whole, on each node that `nodes` chooses
+    nodes: str = ""  # KEY=VALUE,...: site, rack, node, role or a label; "": all but clients
+
+
+class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/drain."""
+
+    node: str  # an id or a name
+    undo: bool = False
+
+
 class VerifyRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/verify."""
 
@@ -197,6 +214,14 @@ ROUTES: tuple[Route, ...] = (
           "How full the caches of all nodes are"),
     Route("GET", "/v1/cluster/models", "get_cluster_models", Rule(Scope.ADMIN, "node"),
           "Models that nodes have or want, with their copies"),
+    Route("GET", "/v1/keeps", "get_keeps", Rule(Scope.PULL, "seen"),
+          "Models that are kept in the cluster, with their copies; nodes that are emptied"),
+    Route("POST", "/v1/keeps", "post_keep", Rule(Scope.ADMIN, "model"),
+          "Keep copies of a model in the cluster, until that is ended", KeepRequest),
+    Route("DELETE", "/v1/keeps", "delete_keep", Rule(Scope.ADMIN, "model"),
+          "Keep a model no longer; ?ref=", query=_REF),
+    Route("POST", "/v1/drain", "post_drain", Rule(Scope.ADMIN, "node"),
+          "Move what is kept on a node to others, or end that", DrainRequest),
     Route("GET", "/v1/locate", "get_locate", Rule(Scope.PULL, "model"),
           "Nodes that have a model; ?ref=", query=_REF),
     Route("GET", "/v1/status", "get_status", Rule(Scope.PULL, "seen"), "This node's state"),

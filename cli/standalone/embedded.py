@@ -193,6 +193,7 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
     flags: dict[str, Any] = {
         "cache_dir": str(cache_dir(own)), "socket": str(socket), "client_socket": "", "advertise": "",
         "origin": own.origin or None, "tracker": own.tracker or None, "listen": _ALONE_LISTEN,
+        "role": "client",  # it leaves soon: nothing is to be kept on it
     }  # fmt: skip
     settings = config.load(
         AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags

@@ -20,6 +20,8 @@ _NAMES = {  # a key of the API, and its name here
     "used_bytes": "bytes_used",
     "held_bytes": "bytes_held",
     "evictable_bytes": "bytes_evictable",
+    "kept_bytes": "bytes_kept",
+    "missing_bytes": "bytes_missing",
     "size": "bytes",  # of a file
     "rate": "bytes_per_s",
     "rates": "bytes_per_s",

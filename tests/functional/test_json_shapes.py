@@ -26,7 +26,7 @@ FREE = {
 }  # their keys are data
 # What a run of a minute doesn't bring about: storage in trouble, a pull stuck or among peers, a refusal.
 RARE = {
-    "nodes": {"gone_s", "lost"},
+    "nodes": {"gone_s", "lost"}, "keep": {"node", "name", "why", "detail"},
     "explain": {"address", "useful", "asked", "load", "slow", "rests_s", "delivers", "story", "node", "eta_node"},
     "warm --replicas": {"code", "message", "complete"}, "resolved": {"trouble"}, "progress": {"trouble"},
     "waiting": {"trouble"}, "done of pull": {"node", "eta_node"},
@@ -100,7 +100,12 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
             ask(*words)
         ask("history", "--cluster", shape="history --cluster")
         ask("df", "--cluster", shape="df --cluster")
+        ask("keep", "m:v1", "--copies", "1")
         ask("ls", "--cluster", shape="ls --cluster")
+        node = str(found["nodes"][0]["nodes"][0]["node"])
+        ask("nodes", "drain", node, shape="nodes drain")
+        ask("keep", "--list", shape="keep --list")
+        ask("keep", "m:v1", "--off", shape="keep --off")
         ask("pull", "m:v1", "--hold", "job")
         ask("df")
         ask("pin", "m:v1", "--name", "prod")

@@ -16,7 +16,9 @@ from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
+from p2pcache.io.http.client import AgentClient
 
 SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
 
@@ -38,7 +40,9 @@ def ls(
     On a narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
     With --cluster the models of all nodes, as the tracker knows them, by the name used last:
-    COPIES is how many whole copies their parts make, NODES how many nodes have or want some of it.
+    COPIES is how many whole copies their parts make; of a model that is kept (`p2pcache keep`) the
+    copies of the part that has the fewest, beside those that are wanted. NODES is how many nodes
+    have or want some of it.
 
     Examples:
       p2pcache ls
@@ -47,7 +51,9 @@ def ls(
       p2pcache ls --json | jq -r '.models[] | select(.complete) | .ref'
     """
     if cluster:
-        _of_all_nodes(need_agent(loaded).cluster_models(), patterns, as_json=as_json, wide=wide)
+        client = need_agent(loaded)
+        kept = _kept(client)
+        _of_all_nodes(client.cluster_models(), kept, patterns, as_json=as_json, wide=wide)
         return
     with cache_or_agent(loaded) as cache:
         models = [m for model in cache.models() if (m := _matching(model, patterns))]
@@ -82,13 +88,19 @@ def ls(
 
 
 def _of_all_nodes(
-    swarms: list[dict[str, Any]], patterns: tuple[str, ...], *, as_json: bool, wide: bool
+    swarms: list[dict[str, Any]],
+    kept: dict[str, dict[str, Any]],
+    patterns: tuple[str, ...],
+    *,
+    as_json: bool,
+    wide: bool,
 ) -> None:
     models = [
         {
             "ref": s["label"], "digest": s["digest"], "bytes": s["bytes"], "nodes": s["members"],
             "complete": s["complete"], "wanting": s["wanting"],
             "copies": round(float(s["share"]) * int(s["members"]), 2),
+            "keep": kept.get(s["digest"]),
         }
         for s in swarms
         if not patterns or (s["label"] and _matches(s["label"], patterns))
@@ -102,9 +114,23 @@ def _of_all_nodes(
         name, _, tag = str(m["ref"] or "-:-").rpartition(":")
         phase = "arriving" if m["wanting"] else "whole" if m["complete"] else "in parts"
         rows.append((name, tag, m["digest"][:SHORT_DIGEST], format_bytes(m["bytes"]),
-                     f"{m['copies']:g}", m["nodes"], phase))  # fmt: skip
+                     _copies(m), m["nodes"], phase))  # fmt: skip
     heads = ("NAME", "TAG", "DIGEST", "SIZE", "COPIES", "NODES", "PHASE")
     table(heads, rows, right=(3, 4, 5), drop=("DIGEST", "NODES"), cut=("NAME", "TAG"), wide=wide)
+
+
+def _kept(client: AgentClient) -> dict[str, dict[str, Any]]:
+    """Return how models are kept, by digest: of several names the one that wants the most copies."""
+    try:
+        rows = client.keeps().get("keeps", [])
+    except (UsageError, NotFound, NotAllowed):  # an agent or a tracker of the release before
+        return {}
+    return {row["digest"]: row for row in sorted(rows, key=lambda row: int(row.get("target", 0)))}
+
+
+def _copies(model: dict[str, Any]) -> str:
+    kept = model["keep"]
+    return f"{kept.get('have', 0)}/{kept.get('target', 0)}" if kept else f"{model['copies']:g}"
 
 
 def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any]:

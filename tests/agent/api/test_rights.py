@@ -59,6 +59,10 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/v1/cluster/room"): ("/v1/cluster/room", {}),
     ("GET", "/v1/cluster/models"): ("/v1/cluster/models", {}),
     ("GET", "/v1/nodes"): ("/v1/nodes", {}),
+    ("GET", "/v1/keeps"): ("/v1/keeps", {}),
+    ("POST", "/v1/keeps"): ("/v1/keeps", {"json": {"ref": "team/absent:v1", "copies": 1}}),
+    ("DELETE", "/v1/keeps"): ("/v1/keeps?ref=team/absent:v1", {}),
+    ("POST", "/v1/drain"): ("/v1/drain", {"json": {"node": "nobody"}}),
     ("GET", "/v1/cluster/pulls"): ("/v1/cluster/pulls", {}),
     ("GET", "/v1/cluster/history"): ("/v1/cluster/history", {}),
 }

@@ -7,6 +7,7 @@ from pathlib import Path
 from p2pcache.agent.api.cache_calls import CacheCalls
 from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.openapi import document
+from p2pcache.agent.api.pool_calls import PoolCalls
 from p2pcache.agent.api.routes import BY_CALL, ROUTES
 from tests.agent.kit import agent, client
 
@@ -28,7 +29,7 @@ def test_rights_are_the_golden_ones() -> None:
 def test_each_call_is_in_the_table_once_and_has_a_handler() -> None:
     assert len(BY_CALL) == len(ROUTES)
     for route in ROUTES:
-        found = [getattr(each, route.handler, None) for each in (Api, CacheCalls)]
+        found = [getattr(each, route.handler, None) for each in (Api, CacheCalls, PoolCalls)]
         assert [inspect.iscoroutinefunction(each) for each in found].count(True) == 1, route
         assert route.method != "GET" or route.body is None
 

@@ -37,6 +37,7 @@ def test_a_member_needs_the_cluster_key() -> None:
         loaded(tracker="http://t:7400"), SOCKET, {"P2PCACHE_CLUSTER_KEY_FILE": "/key"}
     )
     assert (member.listen, member.tracker) == ("0.0.0.0:0", "http://t:7400")
+    assert member.role == "client", "nothing is to be kept on a node that leaves soon"
 
 
 def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:

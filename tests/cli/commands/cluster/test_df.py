@@ -49,3 +49,11 @@ def test_models_of_all_nodes_with_their_copies(agent: FakeAgent, run: Run) -> No
         run("ls", "--cluster", "team/*", "--json", "--agent", agent.address).stdout
     )
     assert [row["copies"] for row in document["models"]] == [2.0]
+    assert [row["keep"] for row in document["models"]] == [None], (
+        "this agent is of the release before"
+    )
+    agent.document(
+        "GET /v1/keeps", {"keeps": [{"digest": HEX, "have": 1, "target": 3}], "drains": []}
+    )
+    lines = run("ls", "--cluster", "--agent", agent.address).stdout.splitlines()
+    assert lines[3].split()[-3:] == ["1/3", "4", "whole"]

@@ -28,8 +28,8 @@ def test_a_node_that_has_just_come_tells_no_sizes_yet(agent: FakeAgent, run: Run
     full = node | {"cached_bytes": 1000}
     agent.document("GET /v1/nodes", {"nodes": [node, full]})
     lines = run("nodes", "--agent", agent.address).stdout.splitlines()
-    assert lines[1].split()[7:11] == ["2", "-", "-", "0"]
-    assert " ".join(lines[2].split()[7:13]) == "2 1.00 kB 0 B 0"
+    assert lines[1].split()[7:12] == ["2", "-", "-", "-", "0"]
+    assert " ".join(lines[2].split()[7:15]) == "2 1.00 kB 0 B 0 B 0"
 
 
 def test_a_node_that_is_gone_leaves_a_trace(agent: FakeAgent, run: Run) -> None:

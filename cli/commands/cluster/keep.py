@@ -1,0 +1,140 @@
+"""`keep`: keep copies of a model in the cluster, or show what is kept."""
+
+from typing import Any
+
+import click
+
+from p2pcache.cli.rows.tables import table
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import need_agent
+from p2pcache.cli.support.options import Command, json_option
+from p2pcache.cli.support.output import clean, emit, emit_document, note
+from p2pcache.cli.support.ref_argument import REF
+from p2pcache.core.units import format_bytes
+from p2pcache.errors import NotFound, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.http.client import AgentClient, Json
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF, required=False)
+@click.option(
+    "--copies", type=click.IntRange(min=1), metavar="K",
+    help="Each part of it on K nodes; no node needs all of it.",
+)  # fmt: skip
+@click.option("--whole", type=click.IntRange(min=1), metavar="K", help="All of it, on K nodes.")
+@click.option("--all", "everywhere", is_flag=True, help="All of it, on every node.")
+@click.option(
+    "--nodes", default="", metavar="SELECTOR",
+    help="On these: KEY=VALUE,... with rack, site, node, role or a label; alone: all of it on each.",
+)  # fmt: skip
+@click.option("--off", is_flag=True, help="Keep it no longer.")
+@click.option("--list", "listed", is_flag=True, help="Show all that is kept.")
+@json_option
+@client_options()
+def keep(
+    ref: str | None,
+    copies: int | None,
+    whole: int | None,
+    everywhere: bool,
+    nodes: str,
+    off: bool,
+    listed: bool,
+    as_json: bool,
+    loaded: Loaded,
+) -> None:
+    """Keep copies of a model in the cluster, or show what is kept.
+
+    The tracker sees to it from now on, over its own restarts and those of nodes: it spreads the
+    parts over nodes by their room, copies in different racks and sites, and makes new ones when a
+    node is gone for ten minutes (`keep_grace_s` of the tracker), or is drained. Nodes read from
+    each other first, behind every pull. What is kept isn't evicted.
+
+    Without options it shows how the model stands: COPIES is the number of copies of the part that
+    has the fewest, beside the number that is wanted. A tag is kept as a name: when it moves, the
+    new version is kept. For operators.
+
+    Examples:
+      p2pcache keep team/llama:v3 --copies 2
+      p2pcache keep team/llama:v3 --nodes role=seed,site=ams
+      p2pcache keep team/llama:v3
+      p2pcache keep --list
+      p2pcache keep team/llama:v3 --off
+    """
+    given = sum((copies is not None, whole is not None, everywhere, off, listed))
+    if given > 1 or (nodes and (everywhere or off or listed)):
+        raise UsageError("only one of --copies, --whole, --all, --off and --list makes sense")
+    client = need_agent(loaded)
+    if ref is None or listed:
+        if ref is not None or (ref is None and (given > listed or nodes)):
+            raise UsageError(
+                "name one model, or list them all: p2pcache keep REF ..., or keep --list"
+            )
+        _show_all(client.keeps(), as_json=as_json)
+        return
+    wanted = Ref.parse(ref)
+    if off:
+        client.keep_off(str(wanted))
+        if as_json:
+            emit_document({"ref": str(wanted), "off": True})
+        else:
+            emit(f"{wanted} isn't kept any more; nodes delete their parts of it")
+        return
+    if given or nodes:
+        row = client.keep(
+            str(wanted), copies=copies or whole or 0, whole=whole is not None,
+            everywhere=not (copies or whole), nodes=nodes,
+        )  # fmt: skip
+    else:
+        row = _row(client, wanted)
+    if as_json:
+        emit_document(row)
+    else:
+        _show(row)
+
+
+def _row(client: AgentClient, ref: Ref) -> Json:
+    for row in client.keeps().get("keeps", ()):
+        if row.get("ref") == ref.short:
+            return dict(row)
+    raise NotFound(f"{ref.short} isn't kept; `p2pcache keep {ref.short} --copies 2` keeps it")
+
+
+def _show_all(told: Json, *, as_json: bool) -> None:
+    if as_json:
+        emit_document(told)
+        return
+    rows = []
+    for row in told.get("keeps", ()):
+        name, _, tag = str(row["ref"]).rpartition(":")
+        rows.append(
+            (name, tag, format_bytes(row.get("bytes", 0)), copies_of(row), row.get("wish", "-"),
+             row.get("holders", 0), row.get("state", "-"))
+        )  # fmt: skip
+    heads = ("NAME", "TAG", "SIZE", "COPIES", "WISH", "NODES", "STATE")
+    table(heads, rows, right=(2, 3, 5), drop=("NODES", "SIZE"), cut=("NAME", "TAG", "WISH"))
+    for drain in told.get("drains", ()):
+        left = drain.get("kept_bytes", 0)
+        who = clean(drain.get("name") or drain.get("node"))
+        emit(f"node {who} is {f'draining: {format_bytes(left)} left' if left else 'drained'}")
+
+
+def _show(row: dict[str, Any]) -> None:
+    emit(clean(f"{row['ref']}: {row.get('wish')}: {row.get('state')}"))
+    emit(f"copies   {copies_of(row)} on {row.get('holders', 0)} nodes")
+    if row.get("missing_bytes"):
+        emit(f"missing  {format_bytes(row['missing_bytes'])} of copies that are to be made")
+    if row.get("missing_places"):
+        emit(f"         no node has room for {row['missing_places']} parts of it")
+    for refused in row.get("refused", ()):
+        who = refused.get("name") or refused.get("node")
+        emit(clean(f"refused  {who}: {refused.get('why')} {refused.get('detail', '')}".rstrip()))
+    if row.get("state") == "waiting":
+        note("note: the tracker is new, and waits for nodes that may only be away")
+    if row.get("trouble"):
+        note(clean(f"note: what the name means now isn't known: {row['trouble']}"))
+
+
+def copies_of(row: dict[str, Any]) -> str:
+    """Return copies of a row: those of the part that has the fewest, and those that are wanted."""
+    return f"{row.get('have', 0)}/{row.get('target', 0) or '-'}"

@@ -1,0 +1,87 @@
+"""`keep` and `nodes drain`: what is asked of the agent, and what people see."""
+
+import json
+from typing import Any
+
+import pytest
+
+from p2pcache.errors import NotFound, UsageError
+from tests.cli.conftest import Run
+from tests.cli.fake_agent import HEX, FakeAgent
+
+GB = 10**9
+ROW: dict[str, Any] = {
+    "ref": "team/a:v1", "namespace": "team", "digest": HEX, "bytes": GB, "wish": "copies 2",
+    "copies": 2, "whole": False, "everywhere": False, "nodes": "", "made": 1.0, "state": "arriving",
+    "have": 1, "target": 2, "missing_bytes": GB // 2, "missing_places": 3, "holders": 8, "trouble": "",
+    "refused": [{"node": "aa", "name": "n1", "why": "no_space", "detail": "the disk\x1b[31m is full"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("args", "wish"),
+    [
+        (["--copies", "2"], {"copies": 2}),
+        (["--whole", "3"], {"copies": 3, "whole": True}),
+        (["--all"], {"everywhere": True}),
+        (["--nodes", "rack=r1,role=seed"], {"everywhere": True, "nodes": "rack=r1,role=seed"}),
+        (["--copies", "1", "--nodes", "site=x"], {"copies": 1, "nodes": "site=x"}),
+    ],
+)
+def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any]) -> None:
+    agent.document("POST /v1/keeps", ROW)
+    told = run("keep", "team/a:v1", *args, "--agent", agent.address)
+    assert told.exit_code == 0
+    body = {"ref": "team/a:v1", "copies": 0, "whole": False, "everywhere": False, "nodes": ""}
+    assert json.loads(agent.bodies[-1]) == body | wish
+    assert told.stdout.splitlines() == [
+        "team/a:v1: copies 2: arriving",
+        "copies   1/2 on 8 nodes",
+        "missing  500 MB of copies that are to be made",
+        "         no node has room for 3 parts of it",
+        "refused  n1: no_space the disk?[31m is full",
+    ]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["a", "--copies", "1", "--all"], ["a", "--off", "--whole", "1"], ["--copies", "1"], ["a", "--list"],
+     ["a", "--all", "--nodes", "rack=x"], ["a", "--copies", "0"]],
+)  # fmt: skip
+def test_contradictions(agent: FakeAgent, run: Run, args: list[str]) -> None:
+    result = run("keep", *args, "--agent", agent.address)
+    assert isinstance(result.exception, UsageError) or result.exit_code == 2
+    assert not agent.seen
+
+
+def test_what_is_kept_is_shown_and_listed(agent: FakeAgent, run: Run) -> None:
+    drain = {"node": "aa", "name": "n1", "made": 1.0, "kept_bytes": GB, "here": True}
+    agent.document("GET /v1/keeps", {"keeps": [ROW], "drains": [drain]})
+    lines = run("keep", "--list", "--agent", agent.address).stdout.splitlines()
+    assert lines[0].split() == ["NAME", "TAG", "SIZE", "COPIES", "WISH", "NODES", "STATE"]
+    assert lines[1].split() == ["team/a", "v1", "1.00", "GB", "1/2", "copies", "2", "8", "arriving"]
+    assert lines[2] == "node n1 is draining: 1.00 GB left"
+    one = json.loads(run("keep", "team/a:v1", "--json", "--agent", agent.address).stdout)
+    assert (one["bytes_missing"], one["made_at"]) == (GB // 2, "1970-01-01T00:00:01.000Z")
+    missing = run("keep", "team/b:v1", "--agent", agent.address)
+    assert isinstance(missing.exception, NotFound)
+
+
+def test_off(agent: FakeAgent, run: Run) -> None:
+    agent.document("DELETE /v1/keeps", {"ref": "team/a:v1", "off": True})
+    assert (
+        "isn't kept any more" in run("keep", "team/a:v1", "--off", "--agent", agent.address).stdout
+    )
+    assert agent.seen[-1][1] == "/v1/keeps?ref=team%2Fa%3Av1"
+
+
+def test_drain_and_undo(agent: FakeAgent, run: Run) -> None:
+    told = {"node": "aa", "name": "n1", "state": "draining", "kept_bytes": GB}
+    agent.document("POST /v1/drain", told)
+    assert run("nodes", "drain", "n1", "--agent", agent.address).stdout == "n1: draining, 1.00 GB left\n"  # fmt: skip
+    assert json.loads(agent.bodies[-1]) == {"node": "n1", "undo": False}
+    undone = run("nodes", "drain", "n1", "--undo", "--json", "--agent", agent.address)
+    assert json.loads(undone.stdout)["bytes_kept"] == GB
+    assert json.loads(agent.bodies[-1]) == {"node": "n1", "undo": True}
+    agent.document("GET /v1/nodes", {"nodes": [{"node": "00ab", "drain": "drained"}]})
+    assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[2] == "drained"
