@@ -105,8 +105,9 @@ class TrackerApp:
         of_nodes = NodeQuestions(self.tracking)
         admission = Admission(self.tracking, settings.namespace_quotas, self._clock)
         self.keeping = Keeping(
-            self.tracking, self.catalog, self._clock, grace_s=settings.keep_grace_s
-        )
+            self.tracking, self.catalog, self._clock, grace_s=settings.keep_grace_s,
+            quotas=admission.quotas,
+        )  # fmt: skip
         questions = Questions(
             self.catalog, self._answers, warming, of_nodes, admission, self.keeping
         )

@@ -3,24 +3,31 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
-from typing import TypeVar
 
 import msgspec
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.format.keep_record import MAX_NUMBER, KeepRecord
+from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
+from p2pcache.core.pool.namespace_quotas import refusal
 from p2pcache.core.pool.selector import Selector, Traits
-from p2pcache.core.pool.settings import GRACE_S, MAX_COPIES
+from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.core.protocol.keep_orders import MAX_DETAIL, MAX_KEPT, REFUSALS, KeptReport, split
 from p2pcache.core.protocol.messages import ToAgent, unfit_text
-from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NoSpace, NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
 from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.pool.requests import (
+    DrainRequest,
+    KeepRequest,
+    parsed,
+    record_of,
+    wish_text,
+)
 from p2pcache.tracker.pool.wishes import Wishes
 
 _log = logging.getLogger(__name__)
@@ -34,32 +41,18 @@ CALM_S = 30.0  # between two reviews of what is true already: a node may have lo
 REST = 4.0  # times as long as the last look took, until the next one: others need the processor
 MAX_REPORTS = 10_000  # that wait for the next look; of more the oldest are dropped, and come again
 
-T = TypeVar("T")
-
-
-class KeepRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The text of a "keep"."""
-
-    ref: str
-    copies: int = 0
-    whole: bool = False
-    everywhere: bool = False
-    nodes: str = ""
-    off: bool = False
-
-
-class DrainRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The text of a "drain". `node`: an id, or a name that one node has."""
-
-    node: str
-    undo: bool = False
-
 
 class Keeping:
     """The keeper's driver. Each step runs alone; the steps that count take threads."""
 
     def __init__(
-        self, tracking: TrackerState, catalog: Catalog, clock: Clock, *, grace_s: float = GRACE_S
+        self,
+        tracking: TrackerState,
+        catalog: Catalog,
+        clock: Clock,
+        *,
+        grace_s: float = GRACE_S,
+        quotas: Mapping[str, int] | None = None,
     ) -> None:
         """Nothing is read or sent yet.
 
@@ -68,6 +61,7 @@ class Keeping:
             catalog: the origin.
             clock: of deadlines.
             grace_s: after a node fell silent, until its parts are made again.
+            quotas: bytes of all copies, by namespace.
         """
         self.send_to: Callable[[int, ToAgent], bool] = lambda _node, _message: False
         """Sends a member a message; False: it isn't connected."""
@@ -77,6 +71,7 @@ class Keeping:
         self.keeper = Keeper(clock.now(), grace_s=grace_s)
         self._tracking = tracking
         self._catalog = catalog
+        self._quotas = quotas or {}
         self._clock = clock
         self._turn = asyncio.Lock()
         self._reports: deque[tuple[NodeId, KeptReport]] = deque(maxlen=MAX_REPORTS)
@@ -112,11 +107,12 @@ class Keeping:
 
         Raises:
             UsageError: the text is no wish.
+            NoSpace: all that is kept of the namespace would take more than its quota.
             NotFound, OriginUnavailable, Unreachable: the model can't be looked up, or the intent not written.
         """
-        asked = _parsed(text, KeepRequest, "keep")
+        asked = parsed(text, KeepRequest, "keep")
         ref = Ref.parse(asked.ref)
-        wanted = _record(asked, ref)
+        wanted = record_of(asked, ref)
         self._need_writer()
         if wanted.lasts:
             await self._catalog.tag(ref)
@@ -124,6 +120,8 @@ class Keeping:
             await self._need_read()
             if not wanted.lasts and ref not in self.wishes.keeps:
                 raise NotFound(f"{ref.short} isn't kept; `p2pcache keep --list` shows what is")
+            if wanted.lasts and ref.namespace in self._quotas:
+                await self._need_quota(ref, wanted)
             await self.wishes.change_keep(
                 ref,
                 lambda before: msgspec.structs.replace(
@@ -147,7 +145,7 @@ class Keeping:
             NotFound: there is no such node.
             OriginUnavailable, Unreachable: the intent can't be written.
         """
-        asked = _parsed(text, DrainRequest, "drain")
+        asked = parsed(text, DrainRequest, "drain")
         node = self._node_named(asked.node)
         self._need_writer()
         async with self._turn:
@@ -320,6 +318,21 @@ class Keeping:
         if not self.may_write():
             raise Unreachable("this tracker may not be the active one any more; try again")
 
+    async def _need_quota(self, ref: Ref, wanted: KeepRecord) -> None:
+        others = sum(
+            self._copies(record) * self.wishes.sizes.get(self.wishes.digests.get(other, ""), 0)
+            for other, record in self.wishes.keeps.items()
+            if other.namespace == ref.namespace and other != ref
+        )
+        coming = self._copies(wanted) * await self.wishes.size_of(ref)
+        if why := refusal(self._quotas, ref.namespace, others, coming):
+            raise NoSpace(why)
+
+    def _copies(self, record: KeepRecord) -> int:
+        chosen = Selector.parse(record.nodes)
+        nodes = sum(chosen.chooses(node.traits) for node in self._pool_nodes().values())
+        return nodes if record.everywhere else record.copies
+
     async def _need_read(self) -> None:
         """Before a change: what was there before us is known, and isn't taken for new."""
         if not self.wishes.was_read:
@@ -348,38 +361,3 @@ class Keeping:
         if not named:
             raise NotFound("no node has this name or id; `p2pcache nodes` lists them")
         return named.pop()
-
-
-def wish_text(record: KeepRecord) -> str:
-    """What is wished, as a person would say it."""
-    where = f" of {record.nodes}" if record.nodes else ""
-    if record.everywhere:
-        return f"whole on all nodes{where}"
-    kind = "whole " if record.whole else ""
-    return f"{kind}copies {record.copies}{where}"
-
-
-def _record(asked: KeepRequest, ref: Ref) -> KeepRecord:
-    """What a request wants to be stored.
-
-    Raises:
-        UsageError: it contradicts itself.
-    """
-    if ref.digest:
-        raise UsageError("a name is kept, whatever it means; leave the digest out")
-    nodes = str(Selector.parse(asked.nodes))
-    if asked.off:
-        return KeepRecord()
-    if asked.everywhere == bool(asked.copies):
-        raise UsageError("say how many copies, or that all nodes are to have it")
-    limit = MAX_NUMBER if asked.whole else MAX_COPIES
-    if not 0 <= asked.copies <= limit:
-        raise UsageError(f"1 to {limit} copies; for more, `--whole` or `--all`")
-    return KeepRecord(0, asked.copies, asked.whole or asked.everywhere, asked.everywhere, nodes)
-
-
-def _parsed(text: str, kind: type[T], what: str) -> T:
-    try:
-        return msgspec.json.decode(text, type=kind)
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise UsageError(f"not a {what}: {error}") from None

@@ -12,13 +12,14 @@ import pytest
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.keep_orders import NO_SPACE, KeepOrders, Kept, KeptReport
-from p2pcache.errors import NotFound, UsageError
-from p2pcache.ids import format_node
+from p2pcache.errors import NoSpace, NotFound, UsageError
+from p2pcache.ids import Ref, format_node
 from p2pcache.tracker.app import TrackerApp
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import REF, get, publish, tracker
 
 NAME = str(REF)
+OTHER = Ref.parse("team/other:v1")
 FILES = 64  # each of them one chunk; all of them one run
 
 
@@ -188,3 +189,17 @@ async def test_a_kept_name_that_moves_is_followed_and_a_bad_record_ends_nothing(
         record.write_bytes(b"spoilt")
         await asyncio.sleep(0.3)
         assert a.orders == {after: True}
+
+
+async def test_what_is_kept_of_a_namespace_stays_within_its_quota(tmp_path: Path) -> None:
+    publish(tmp_path, files=FILES)  # of five bytes each, all the same: one chunk
+    a = Keeper(1)
+    async with tracker(tmp_path, namespace_quotas="team=12B") as one, members(one, a):
+        with pytest.raises(NoSpace, match="quota of namespace team"):
+            await say(a, "keep", ref=NAME, copies=3)
+        assert (await say(a, "keep", ref=NAME, copies=2))["target"] == 2
+        publish(tmp_path, files=FILES + 1, ref=OTHER)
+        with pytest.raises(NoSpace):
+            await say(a, "keep", ref=str(OTHER), everywhere=True)
+        await say(a, "keep", ref=NAME, copies=1)
+        await say(a, "keep", ref=str(OTHER), everywhere=True)
