@@ -8,6 +8,7 @@
     ├── IntegrityError       6  bytes that don't match their digest
     │   ├── InvalidManifest     an untrusted manifest broke a rule
     │   ├── InvalidHeader       a safetensors file contradicts itself
+    │   ├── InvalidTorrent      an untrusted torrent broke a rule
     │   └── OriginChanged       the origin's bytes are not what was pushed
     ├── OriginUnavailable    7  storage doesn't answer (retryable)
     ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
@@ -27,9 +28,9 @@ Foreign exceptions (OSError, botocore, aiohttp) become one of these once, at the
 from typing import ClassVar
 
 __all__ = [
-    "Busy", "Cancelled", "Conflict", "IntegrityError", "InvalidHeader", "InvalidManifest", "LocalProtocolError",
-    "Lost", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable", "P2PCacheError",
-    "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
+    "Busy", "Cancelled", "Conflict", "IntegrityError", "InvalidHeader", "InvalidManifest", "InvalidTorrent",
+    "LocalProtocolError", "Lost", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable",
+    "P2PCacheError", "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
 ]  # fmt: skip
 
 
@@ -92,6 +93,10 @@ class InvalidManifest(IntegrityError):
 
 class InvalidHeader(IntegrityError):
     """A safetensors header, or the index over several, breaks a rule of its format."""
+
+
+class InvalidTorrent(IntegrityError):
+    """An untrusted torrent breaks a rule, or contradicts itself."""
 
 
 class OriginChanged(IntegrityError):

@@ -1,0 +1,46 @@
+"""libtorrent, which not everybody has installed, and what every session of ours has in common."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from p2pcache.errors import UsageError
+
+PEERS = 200  # connections of one session
+_DISK_BYTES = 16 << 20  # that wait for the disk; more only hides that it is slow
+_REQUESTS = 500  # that one peer may have waiting, of 16 KiB each
+
+# Nobody is told of us but the trackers and peers that are named: models are no public files.
+_SETTINGS: dict[str, object] = {
+    "enable_dht": False, "enable_lsd": False, "enable_upnp": False, "enable_natpmp": False,
+    "user_agent": "p2pcache", "peer_fingerprint": "-PC0100-", "anonymous_mode": False,
+    "connections_limit": PEERS, "max_queued_disk_bytes": _DISK_BYTES,
+    "max_allowed_in_request_queue": _REQUESTS, "alert_queue_size": 10_000,
+    # uTP gives way to all other traffic by itself (BEP 29); TCP isn't held back for its sake.
+    "mixed_mode_algorithm": 0,
+    # A cap is what the link carries of torrents, headers included.
+    "rate_limit_ip_overhead": True,
+}  # fmt: skip
+
+
+def libtorrent() -> Any:
+    """The module.
+
+    Raises:
+        UsageError: it isn't installed.
+    """
+    try:
+        import libtorrent as module
+    except ImportError:
+        raise UsageError(
+            "torrents need libtorrent, which isn't installed: pip install 'p2pcache[torrent]'"
+        ) from None
+    return module
+
+
+def new_session(more: Mapping[str, object]) -> Any:
+    """A session with our settings and these, which win."""
+    lt = libtorrent()
+    category = lt.alert_category
+    mask = int(category.status | category.error | category.storage)
+    params = lt.session_params({**_SETTINGS, "alert_mask": mask, **more})
+    return lt.session(params)
