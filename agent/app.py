@@ -13,8 +13,9 @@ from p2pcache.agent.api.handlers import Api
 from p2pcache.agent.api.listeners import Door, Listeners
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.doors import hub, oci, s3
+from p2pcache.agent.doors import hub, oci, s3, torrent
 from p2pcache.agent.doors.open_model import RULE, ModelDoor
+from p2pcache.agent.doors.torrent_seeds import TorrentSeeds
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -59,7 +60,8 @@ from p2pcache.io.notes.pending_warms import PendingWarms
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
-from p2pcache.io.peers.protocol.limits import TokenBucket
+from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
+from p2pcache.io.peers.transport.tcp_info import check_congestion_control
 from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
 from p2pcache.io.security.cluster_key import (
     KeyWatch,
@@ -111,12 +113,14 @@ class AgentApp:
         self.advertise = location.advertised(settings.advertise) or _own_address(
             settings, host, self._port
         )
+        if settings.congestion_control:
+            check_congestion_control(settings.congestion_control)
         disk = TokenBucket(settings.disk_bytes_per_s)
         self.net = PeerNet(
             node=self.node, secret=secret, uploads=UploadSettings(slots=settings.upload_slots),
             upload_bytes_per_s=settings.upload_bytes_per_s or None,
             download_bytes_per_s=settings.download_bytes_per_s or None, disk=disk,
-            advertise=self.advertise, tls=tls,
+            advertise=self.advertise, limits=PeerLimits(congestion=settings.congestion_control), tls=tls,
         )  # fmt: skip
         self.link = (
             TrackerLink(url=settings.tracker, node=self.node, secret=secret, handler=self,
@@ -165,10 +169,15 @@ class AgentApp:
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
         models = ModelDoor(self.store, self.resolver, pulls, self.downloads)
+        self.seeds = TorrentSeeds(self.context)
+        torrent_door = torrent.TorrentDoor(
+            self.store, models, self.seeds, settings.torrent_upload_bytes_per_s
+        )
         self._doors = [
             Door("hf_listen", RULE, hub.HubDoor(models), hub.token_of),
             Door("s3_listen", RULE, s3.S3Door(self.store, models), s3.token_of),
             Door("oci_listen", RULE, oci.OciDoor(self.store, models), oci.token_of),
+            Door("torrent_http_listen", RULE, torrent_door, torrent.token_of, self.seeds.rights),
         ]
         self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
@@ -208,6 +217,7 @@ class AgentApp:
                     self._labeller.start()
                 await stack.enter_async_context(self.listeners.listening(self.api, self._doors))
                 self.tasks.spawn_contained(self.downloads.seed_rest(), name="seed")
+                self.seeds.start()
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,
                     self.settings.socket, self.settings.cache_dir,

@@ -50,6 +50,16 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT for S3 clients (AWS_ENDPOINT_URL), read-only; default: no such door. Plain HTTP."""
     oci_listen: str = ""
     """HOST:PORT for clients of an OCI registry, read-only; default: no such door. Plain HTTP."""
+    torrent_listen: str = ""
+    """HOST:PORT where BitTorrent clients get the models of `torrent_namespaces`, over TCP and uTP; default: nowhere."""
+    torrent_http_listen: str = ""
+    """HOST:PORT of a web seed for BitTorrent clients, with torrents and announces; default: none. Plain HTTP."""
+    torrent_namespaces: str = ""
+    """Namespaces that everybody who reaches the torrent ports may read, separated by commas; *: all. No default."""
+    torrent_v1: bool = False
+    """Seed each model as a torrent of version 1, too, for clients that can't read hybrids: Transmission until 3."""
+    torrent_upload_bytes_per_s: int = 0
+    """Cap on what BitTorrent clients get, over `torrent_listen` and the web seed each; 0: none."""
     token_key_file: str = ""
     """File with the key that clients' tokens are signed with; default: the cluster key."""
     health_listen: str = ""
@@ -70,6 +80,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Without `rack`: the label of the Kubernetes Node `node_name` that says it, read at the start."""
     kubernetes_site_label: str = ""
     """Without `site`: the label of the Node that says it, such as topology.kubernetes.io/zone."""
+    congestion_control: str = ""
+    """TCP's congestion control between nodes: bbr where lines are long and lose packets; default: the system's."""
     upload_bytes_per_s: int = 0
     """Cap on what is served to peers; 0: none."""
     download_bytes_per_s: int = 0

@@ -118,6 +118,7 @@ class Gate:
         trusted: bool = False,
         rule: Rule | None = None,
         token_of: TokenOf = bearer_token,
+        everybody: Rights | None = None,
     ) -> Any:
         """The gate of one listener.
 
@@ -127,6 +128,7 @@ class Gate:
             trusted: every client of it is an operator (loopback and `--insecure`).
             rule: of every call of it; None: the table of routes has them.
             token_of: finds the token in a request.
+            everybody: what every client of a door may; None: what clients of the client socket may.
         """
 
         @web.middleware
@@ -134,7 +136,7 @@ class Gate:
             resource = request.match_info.route.resource
             path = resource.canonical if resource is not None else request.path
             call = f"{request.method} {path}"
-            caller = self._visitor(request, listener, group, trusted=trusted)
+            caller = self._visitor(request, listener, group, everybody, trusted=trusted)
             try:
                 caller = self._with_token(token_of(request), caller)
                 request[CALLER] = caller
@@ -167,12 +169,18 @@ class Gate:
     # -- the caller --------------------------------------------------------------------------------
 
     def _visitor(
-        self, request: web.Request, listener: ListenerKind, group: int | None, *, trusted: bool
+        self,
+        request: web.Request,
+        listener: ListenerKind,
+        group: int | None,
+        everybody: Rights | None,
+        *,
+        trusted: bool,
     ) -> Caller:
         """The caller as the connection shows it, before any token."""
         if listener in ("api", "health", "door"):
             address = f"ip={request.remote}"
-            of_all = self._clients if listener == "door" else None
+            of_all = (everybody or self._clients) if listener == "door" else None
             return Caller(address, address, OPERATOR if trusted else of_all, listener)
         peer = peer_of(request.transport)
         rights: Rights | None = self._clients

@@ -17,7 +17,7 @@ from p2pcache.agent.settings import (
     DOORS,
     AgentSettings,
 )
-from p2pcache.core.protocol.tokens import check_namespaces, signing_key
+from p2pcache.core.protocol.tokens import Rights, check_namespaces, signing_key
 from p2pcache.errors import UsageError
 from p2pcache.io.http import server
 from p2pcache.io.security.cluster_key import KeyWatch, is_loopback, read_cluster_key
@@ -42,6 +42,7 @@ class Door(NamedTuple):
     rule: Rule  # of every call
     handlers: DoorHandlers
     token_of: TokenOf
+    everybody: Rights | None = None  # what all may without a token, wherever it listens
 
 
 class Listeners:
@@ -96,8 +97,9 @@ class Listeners:
                 if listen := getattr(settings, door.setting):
                     sock = server.listen_tcp(listen)
                     self.door_addresses[door.setting] = server.bound_address(sock)
+                    kind = "door" if door.everybody else self._door_kind(listen)
                     gate = self.gate.middleware(
-                        self._door_kind(listen), rule=door.rule, token_of=door.token_of
+                        kind, rule=door.rule, token_of=door.token_of, everybody=door.everybody
                     )
                     await stack.enter_async_context(
                         server.serving(door.handlers.application(gate), [sock])

@@ -5,6 +5,11 @@ import re
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
+def is_range(header: str) -> bool:
+    """Whether a `Range` header asks for a part, be it all of the file: the answer is 206, as some clients insist."""
+    return _understood(header) is not None
+
+
 def wanted_bytes(header: str, size: int) -> tuple[int, int] | None:
     """The bytes [start, end) that a request wants.
 
@@ -15,14 +20,22 @@ def wanted_bytes(header: str, size: int) -> tuple[int, int] | None:
     Returns:
         The bytes; None: the file has no such bytes (416).
     """
-    match = _RANGE.fullmatch(header.replace(" ", ""))
-    if match is None or match.group(0) == "bytes=-":
+    found = _understood(header)
+    if found is None:
         return 0, size
-    first, last = match.groups()
+    first, last = found
     if not first:  # the last so many bytes
         start, end = max(0, size - int(last)), size
     else:
         start, end = int(first), min(size, int(last) + 1 if last else size)
-        if last and int(last) < start:
-            return 0, size
     return (start, end) if start < end else None
+
+
+def _understood(header: str) -> tuple[str, str] | None:
+    """The first and the last byte as they are written; "": it is left out. None: no range that we understand."""
+    match = _RANGE.fullmatch(header.replace(" ", ""))
+    if match is None:
+        return None
+    first, last = match.groups()
+    backwards = bool(first and last) and int(last) < int(first)
+    return None if backwards or not first + last else (first, last)

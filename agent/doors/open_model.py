@@ -3,14 +3,14 @@
 import asyncio
 import itertools
 import os
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
 from aiohttp import web
 
 from p2pcache.agent.api.routes import Rule
-from p2pcache.agent.doors.http_range import wanted_bytes
+from p2pcache.agent.doors.http_range import is_range, wanted_bytes
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
@@ -123,13 +123,23 @@ class ModelDoor:
         return [(one.tag, digest) for one in found if (digest := self._store.named(one))]
 
     async def send_file(
-        self, request: web.Request, model: OpenModel, file: File, headers: dict[str, str]
+        self,
+        request: web.Request,
+        model: OpenModel,
+        file: File,
+        headers: dict[str, str],
+        pace: Callable[[int], float] | None = None,
     ) -> web.StreamResponse | None:
         """Answer with a file, as `send_parts` does."""
-        return await self.send_parts(request, model, [Part(file)], headers)
+        return await self.send_parts(request, model, [Part(file)], headers, pace)
 
     async def send_parts(
-        self, request: web.Request, model: OpenModel, parts: Sequence[Part], headers: dict[str, str]
+        self,
+        request: web.Request,
+        model: OpenModel,
+        parts: Sequence[Part],
+        headers: dict[str, str],
+        pace: Callable[[int], float] | None = None,
     ) -> web.StreamResponse | None:
         """Answer with parts behind one another, or with the range of them that the request wants; HEAD gets no body.
 
@@ -138,6 +148,7 @@ class ModelDoor:
             model: which has the files.
             parts: to send.
             headers: of the answer, beside those of its length and range.
+            pace: called with the bytes that were sent; says how many seconds to wait.
 
         Returns:
             The answer; None: there is no such range (416).
@@ -146,11 +157,12 @@ class ModelDoor:
             P2PCacheError: before the first byte; later the connection breaks, so that the client asks for the rest.
         """
         size = sum(part.size for part in parts)
-        span = wanted_bytes(request.headers.get("Range", ""), size) if size else (0, 0)
+        asked = request.headers.get("Range", "")
+        span = wanted_bytes(asked, size) if size else (0, 0)
         if span is None:
             return None
         start, end = span
-        partial = span != (0, size)
+        partial = bool(size) and is_range(asked)
         response = web.StreamResponse(status=206 if partial else 200, headers=headers)
         response.headers["Content-Length"] = str(end - start)
         if partial:
@@ -164,6 +176,8 @@ class ModelDoor:
                     if not response.prepared:  # until the first byte an error is an answer
                         await response.prepare(request)
                     await response.write(piece)
+                    if pace is not None:
+                        await asyncio.sleep(pace(len(piece)))
             if not response.prepared:
                 await response.prepare(request)
             await response.write_eof()

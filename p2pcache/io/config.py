@@ -25,7 +25,9 @@ from p2pcache.io.byte_order_mark import without_mark
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
 SECTIONS = ("client", "agent", "tracker")
-LISTS = frozenset({"tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas"})
+LISTS = frozenset({
+    "tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas", "torrent_namespaces",
+})  # fmt: skip
 """Settings of several values: a text with commas. The file may have a list, and the flag may be repeated."""
 MAX_FILE_BYTES = 1 << 20  # a configuration is a page or two; more is the wrong file
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.agent.doors.http_range import wanted_bytes
+from p2pcache.agent.doors.http_range import is_range, wanted_bytes
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,8 @@ from p2pcache.agent.doors.http_range import wanted_bytes
 )  # fmt: skip
 def test_ranges(header: str, size: int, expected: tuple[int, int] | None) -> None:
     assert wanted_bytes(header, size) == expected
+    whole = expected == (0, size)
+    assert is_range(header) == (not whole or header in ("bytes=0-9", "bytes=-30"))
 
 
 @given(st.text(max_size=30) | st.from_regex(r"bytes=\d{0,12}-\d{0,12}"), st.integers(1, 1 << 40))

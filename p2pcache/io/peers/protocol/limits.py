@@ -41,6 +41,7 @@ class PeerLimits:
     requests: int = 64  # waiting per connection
     frames_per_s: float = 200.0  # control ones, on average; a neighbour sends 50 HAVEs, 100 calls
     frames_burst: float = 1000.0
+    congestion: str = ""  # TCP's congestion control; "": the system's
     outbox_bytes: int = 4 << 20  # control bytes that a peer doesn't read: a 1 M run HAVE is 125 KB
 
 

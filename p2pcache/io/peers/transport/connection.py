@@ -98,6 +98,8 @@ class Connection:
         sock.settimeout(0.0)
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if limits.congestion:
+            tcp_info.use_congestion_control(sock, limits.congestion)
         self.channel = channel
         self.sock = sock
         self.fd = sock.fileno()

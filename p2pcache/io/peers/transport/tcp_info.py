@@ -1,11 +1,14 @@
 """Facts of a TCP connection from Linux: round trip, rate, bytes that wait in its buffers."""
 
+import contextlib
 import fcntl
 import math
 import select
 import socket
 import struct
 import termios
+
+from p2pcache.errors import UsageError
 
 # Of `struct tcp_info` in <linux/tcp.h>.
 _LAST_DATA_AT = 52  # `tcpi_last_data_recv`, milliseconds ago
@@ -80,6 +83,28 @@ def wait_sent(sock: socket.socket, stall_s: float) -> None:
                 raise TimeoutError("the peer doesn't read")
     finally:
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 0)
+
+
+def use_congestion_control(sock: socket.socket, name: str) -> None:
+    """Set TCP's congestion control of a connection; what isn't TCP, or isn't allowed, stays as it is."""
+    with contextlib.suppress(OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+
+
+def check_congestion_control(name: str) -> None:
+    """See that this process may use it.
+
+    Raises:
+        UsageError: it may not, or the kernel has none of that name.
+    """
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+        except OSError as error:
+            raise UsageError(
+                f"TCP's congestion control {name!r} can't be used here: {error.strerror}; as root load its module, "
+                "and name it in the sysctl net.ipv4.tcp_allowed_congestion_control"
+            ) from None
 
 
 def _info(sock: socket.socket) -> bytes:

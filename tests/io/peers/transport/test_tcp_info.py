@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from p2pcache.core.settings import UploadSettings
+from p2pcache.errors import UsageError
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.wire import Kind
 from p2pcache.io.peers.transport import tcp_info
@@ -128,3 +129,14 @@ def test_the_kernel_knows_when_the_last_byte_came(pair: Pair) -> None:
     assert tcp_info.quiet_s(reader) < 0.2
     reader.close()
     assert tcp_info.quiet_s(reader) == math.inf
+
+
+def test_congestion_control_is_that_of_the_settings() -> None:
+    with socket.socket() as sock:
+        tcp_info.use_congestion_control(sock, "reno")
+        used = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+        assert used.rstrip(b"\0") == b"reno"
+        tcp_info.use_congestion_control(sock, "none-such")  # it goes on with what it had
+    tcp_info.check_congestion_control("reno")
+    with pytest.raises(UsageError, match="tcp_allowed_congestion_control"):
+        tcp_info.check_congestion_control("none-such")
