@@ -39,6 +39,8 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
         "cancel": "End a pull or a warm on this node, for all who wait for it.",
         "push": "Store a directory as a model.",
+        "import": "Take in a model from where it lies.",
+        "export": "Write a torrent of a model, for clients without p2pcache.",
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
         "verify": "Prove every byte of a model again.",
@@ -114,7 +116,7 @@ class Commands(click.Group):
         """Import and return one command; None: there is no such word."""
         for folder, part in COMMANDS.items():
             if cmd_name in part:
-                name = cmd_name.replace("-", "_")
+                name = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")
                 module = importlib.import_module(f"p2pcache.cli.commands.{folder}.{name}")
                 command: click.Command = getattr(module, name)
                 return command
