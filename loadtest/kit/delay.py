@@ -8,6 +8,7 @@ enough for a few nodes at 50 Mbit/s, not for a storm.
 import fcntl
 import json
 import os
+import random
 import select
 import socket
 import struct
@@ -44,12 +45,17 @@ def open_tun(name: str) -> int:
 class DelayLine:
     """The process that carries packets, from its starter's side. It ends when its starter does."""
 
-    def __init__(self, delay_s: float) -> None:
-        """Start it; each packet takes `delay_s` from host to host, besides its time in queues."""
+    def __init__(self, delay_s: float, loss: float = 0.0) -> None:
+        """Start it.
+
+        Args:
+            delay_s: of each packet from host to host, besides its time in queues.
+            loss: share of packets that never arrive, each by itself.
+        """
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "loadtest.kit.delay", str(theirs.fileno()), str(delay_s)],
+                [sys.executable, "-m", "loadtest.kit.delay", str(theirs.fileno()), str(delay_s), str(loss)],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
@@ -76,9 +82,12 @@ class DelayLine:
 class Port:
     """The way to one host: a queue before its link, and the delay behind it."""
 
-    def __init__(self, fd: int, delay_s: float) -> None:
+    def __init__(self, fd: int, delay_s: float, loss: float = 0.0) -> None:
         """Nothing is on its way; its link isn't shaped."""
         self.fd = fd
+        self.lost = 0
+        self._loss = loss
+        self._dice = random.Random(fd)
         self.rate_bytes_s = 0.0
         self.dropped = 0
         self._delay_s = delay_s
@@ -93,6 +102,9 @@ class Port:
             return
         if self.rate_bytes_s:
             self._free_at = start = start + len(packet) / self.rate_bytes_s
+        if self._loss and self._dice.random() < self._loss:
+            self.lost += 1
+            return
         self._waiting.append((start + self._delay_s, packet))
 
     @property
@@ -111,9 +123,10 @@ class Port:
 class Router:
     """Reads, delays, writes; the process's one loop."""
 
-    def __init__(self, control: socket.socket, delay_s: float) -> None:
+    def __init__(self, control: socket.socket, delay_s: float, loss: float) -> None:
         """Take hosts from `control` until it is closed at the other end."""
         self._control = control
+        self._loss = loss
         self._delay_s = delay_s
         self._ports: dict[bytes, Port] = {}  # by address
         self._fds: set[int] = set()
@@ -140,7 +153,7 @@ class Router:
         address, rate = json.loads(message)
         key = socket.inet_aton(address)
         for fd in fds:
-            self._ports[key] = Port(fd, self._delay_s)
+            self._ports[key] = Port(fd, self._delay_s, self._loss)
             self._fds.add(fd)
             self._epoll.register(fd, select.EPOLLIN)
         self._ports[key].rate_bytes_s = rate
@@ -168,4 +181,4 @@ class Router:
 
 if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as starter:
-        Router(starter, float(sys.argv[2])).run()
+        Router(starter, float(sys.argv[2]), float(sys.argv[3])).run()

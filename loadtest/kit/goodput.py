@@ -18,19 +18,24 @@ CONNECT_S = 5.0
 
 def goodput(
     sender: Host, receivers: Sequence[Host], measure_s: float = MEASURE_S,
-    warm_up_s: float = WARM_UP_S,
+    warm_up_s: float = WARM_UP_S, flows_each: int = 1, ended: threading.Event | None = None,
 ) -> float:  # fmt: skip
-    """Bytes per second that one flow from `sender` to each receiver carries, all flows together.
+    """Bytes per second that flows from `sender` to each receiver carry, all flows together.
 
     Args:
         sender: where they begin.
         receivers: where they end.
         measure_s: how long it is counted.
         warm_up_s: and how long not, before.
+        flows_each: flows to each receiver.
+        ended: count until it is set, whatever `measure_s`, from the first byte on.
     """
     listeners = [in_namespace(host, partial(_listen, host)) for host in receivers]
-    flows = [in_namespace(sender, partial(_connect, host)) for host in receivers]
-    accepted = [listener.accept()[0] for listener in listeners]
+    flows = [
+        in_namespace(sender, partial(_connect, host))
+        for host in receivers for _ in range(flows_each)
+    ]  # fmt: skip
+    accepted = [listener.accept()[0] for listener in listeners for _ in range(flows_each)]
     counts = [0] * len(accepted)
     stop = threading.Event()
     threads = [threading.Thread(target=_send, args=(flow, stop)) for flow in flows]
@@ -39,9 +44,13 @@ def goodput(
     ]
     for thread in threads:
         thread.start()
-    time.sleep(warm_up_s)
+    if ended is None:
+        time.sleep(warm_up_s)
     before, start = sum(counts), time.monotonic()
-    time.sleep(measure_s)
+    if ended is None:
+        time.sleep(measure_s)
+    else:
+        ended.wait()
     after, end = sum(counts), time.monotonic()
     stop.set()
     for each in [*flows, *accepted]:

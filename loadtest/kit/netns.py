@@ -79,12 +79,13 @@ class Fabric:
     Hosts are on the bridge in the middle, or on that of a rack, which a shaped uplink joins to it.
     """
 
-    def __init__(self, delay_s: float = 0.0) -> None:
+    def __init__(self, delay_s: float = 0.0, loss: float = 0.0) -> None:
         """Take the lock and clear away what dead runs left.
 
         Args:
             delay_s: from any host to any other, one way; 0: the bridge's own. With it there is no
                 bridge, no racks, and few packets a second (`loadtest.kit.delay`).
+            loss: share of packets that never arrive; only with a delay.
 
         Raises:
             FabricError: not root, or the tools are missing.
@@ -106,6 +107,7 @@ class Fabric:
         self._lock.flush()
         self._bridge = f"{PREFIX}-{os.getpid()}-bridge"
         self._delay_s = delay_s
+        self._loss = loss
         self._line: DelayLine | None = None
         self.hosts: dict[str, Host] = {}
         self._racks = 0
@@ -120,7 +122,7 @@ class Fabric:
         _ip("netns", "add", self._bridge)
         self._add_bridge("br0")
         if self._delay_s:
-            self._line = DelayLine(self._delay_s)
+            self._line = DelayLine(self._delay_s, self._loss)
         return self
 
     def _add_bridge(self, name: str) -> None:

@@ -76,7 +76,7 @@ class Arena:
 
     def _build(self) -> None:
         plan = self.plan
-        self.fabric = self._stack.enter_context(Fabric(plan.delay_s))
+        self.fabric = self._stack.enter_context(Fabric(plan.delay_s, plan.loss))
         self.work = self.fabric.work
         self.origin_host = self.fabric.add("origin", rate_bytes_s=plan.origin_rate, group=CORE)
         names = {"tracker": TRACKER, "standby": LEFT} if self._standby else {"tracker": LEFT}

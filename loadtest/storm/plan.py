@@ -29,6 +29,7 @@ class Plan:
     labelled: bool = True  # the agents are told their racks
     fault_s: float = 5.0  # for how long storage is in trouble
     delay_s: float = 0.0  # between any two hosts, one way
+    loss: float = 0.0  # share of packets that never arrive; with a delay
     logs: str = ""  # directory that gets every daemon's log; "": they go away
     rates: tuple[float, ...] = ()  # each node's; (): `rate` for all
     shards: int = 1  # files of weights

@@ -1,5 +1,6 @@
 """The delay line: packets wait their time, in order, and a full queue drops; over TUN devices too."""
 
+import itertools
 import os
 import socket
 import time
@@ -35,6 +36,18 @@ def test_a_link_sends_one_after_the_other() -> None:
     port.take(bytes(20), 0.0)
     assert port.due(0.01 + DELAY_S) == [bytes(10)]
     assert port.due_at == pytest.approx(0.03 + DELAY_S)
+
+
+def test_each_packet_may_be_lost_by_itself() -> None:
+    port = Port(1, DELAY_S, loss=0.1)
+    for number in range(2000):
+        port.take(number.to_bytes(4, "big"), 0.0)
+    arrived = [int.from_bytes(packet, "big") for packet in port.due(float("inf"))]
+    assert len(arrived) + port.lost == 2000
+    assert 140 < port.lost < 260
+    assert arrived == sorted(arrived)
+    gaps = [b - a for a, b in itertools.pairwise(arrived)]
+    assert gaps.count(2) > 5 * gaps.count(3) > 0  # no bursts
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.1), st.integers(1, 1500)), max_size=200))

@@ -15,6 +15,7 @@ REFUSED = [
     ("edge", ["--rate", "quick"], "argument --rate: not a rate: 'quick'"),
     ("edge", ["--size", "1"], "argument --size: at least 64KiB"),
     ("edge", ["--rounds", "-1"], "argument --rounds: at least 1"),
+    ("edge", ["--loss", "2"], "argument --loss: between 0 and 1"),
     ("updown", ["--json", "/nope/x"], "argument --json: "),
     ("loopback", ["--pairs", "0"], "argument --pairs: at least 1"),
     ("trackerload", ["--agents", "0"], "argument --agents: at least 1"),
