@@ -21,6 +21,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.admission import Admission
+from p2pcache.agent.downloads.spellings import Spellings
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
@@ -150,8 +151,10 @@ class AgentApp:
         )
         self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
         order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
+        spellings = Spellings(self.store, self.resolver, self.tasks)
         pulls = Pulls(
-            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+            self.store, self.resolver, self.downloads, self.journal, order, spellings,
+            settings.abandon_after_s,
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)

@@ -103,6 +103,8 @@ class Questions:
         match ask.what:
             case "resolve":
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
+            case "spelling":
+                return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status" | "swarms" | "locate":
@@ -161,7 +163,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "admit", "moved", "tag_put", "keep", "keeps", "drain")  # fmt: skip
+          "admit", "moved", "tag_put", "keep", "keeps", "drain", "spelling")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

@@ -130,12 +130,27 @@ class Resolver:
         return hint_within(ref, known)
 
     async def spelling(self, ref: Ref) -> str:
-        """How the model's name is written, as its push had it; in lower case where storage doesn't answer soon."""
-        if self.repo is not None:
-            with contextlib.suppress(P2PCacheError, TimeoutError):
-                async with asyncio.timeout(HINT_S):
-                    return await self._threads.run(self.repo.spelling, ref)
-        return ref.full_name
+        """How the model's name is written, as its push had it; in lower case where nobody answers soon."""
+        try:
+            async with asyncio.timeout(HINT_S):
+                return await self.read_spelling(ref)
+        except (P2PCacheError, TimeoutError):
+            return ref.full_name
+
+    async def read_spelling(self, ref: Ref) -> str:
+        """How the model's name is written, as its push had it.
+
+        Raises:
+            P2PCacheError: neither tracker nor storage says it.
+        """
+        if self._link is not None and self._link.connected:
+            with contextlib.suppress(
+                P2PCacheError
+            ):  # a tracker of the last release doesn't know the question
+                return (await self._link.ask("spelling", ref.short)).data.decode("ascii", "replace")
+        if self.repo is None:
+            raise self.no_answer(f"can't ask how {ref.full_name} is written")
+        return await self._threads.run(self.repo.spelling, ref)
 
     async def stored_tags(self, ref: Ref) -> list[tuple[Ref, str]]:
         """The tags of a model's name in storage, each with the digest that it means; none where storage isn't known.

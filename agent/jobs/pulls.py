@@ -9,6 +9,7 @@ from p2pcache.agent.downloads.download import Download, Sources, action_of
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
+from p2pcache.agent.downloads.spellings import Spellings
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
@@ -30,13 +31,14 @@ class Pulls:
 
     def __init__(
         self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
-        order: DownloadOrder, abandon_after_s: float,
+        order: DownloadOrder, spellings: Spellings, abandon_after_s: float,
     ) -> None:  # fmt: skip
         self._store = store
         self._abandon_after_s = abandon_after_s
         self._resolver = resolver
         self._downloads = downloads
         self._order = order
+        self._spellings = spellings
         self._journal = journal
         self._models_dir = str(store.root / "models")
 
@@ -152,6 +154,7 @@ class Pulls:
             timeline = self._downloads.timeline()
             resolved = await self.resolve(ref, force=force)
             self._downloads.on_phase(timeline, "resolve")
+            self._spellings.learn(ref)
 
             def begin() -> Awaitable[Download]:
                 return self._downloads.join_or_begin(

@@ -279,10 +279,12 @@ class Pushes:
             answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
             return decode_tag(answer.data)
 
-        return repo.push(
+        result = repo.push(
             store.layout, ref, spelling=spelling, open_blob=open_blob, on_bytes=push.count, force=force,
             repair=repair, write_tag=through_tracker if link is not None else None,
         )  # fmt: skip
+        self._context.store.spell(ref, spelling or ref.full_name)
+        return result
 
 
 class Push:

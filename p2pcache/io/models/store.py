@@ -8,6 +8,7 @@ CACHE/partial/<hex>[.have]        partial blobs, and which of their chunks are p
 CACHE/blobs/<hex>                 whole blobs, read-only
 CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
 CACHE/models/.arriving/<hex>/     arriving directories of partial models; emptied at start
+CACHE/models/.hf/                 the hub view (io.hub_cache.view)
 CACHE/tmp/                        files before they appear and after they were removed; emptied at start
 """
 
@@ -124,15 +125,15 @@ class Store:
                 self._models.clear()
                 self._blobs.files.clear()
                 self._records.close()
+                self._trees.close()
                 self._spare.keep()
                 cache_dir.close_all(self._folders)
                 os.close(self._lock_fd)
 
     # -- models ----------------------------------------------------------------------------------
 
-    def add_model(
-        self, layout: Layout, manifest_bytes: bytes, *, reserve: bool = True
-    ) -> ModelStore:
+    def add_model(self, layout: Layout, manifest_bytes: bytes, *,
+                  reserve: bool = True) -> ModelStore:  # fmt: skip
         """Make a model known and open it; again is no error.
 
         Args:
@@ -288,6 +289,11 @@ class Store:
         with cache_errors(self._blobs, f"models in {self.root}"):
             return tree.path if self._trees.exists(tree) else None
 
+    def spell(self, ref: Ref, spelling: str) -> None:
+        """See `HubView.spell`."""
+        with self._blobs.maintenance:
+            self._trees.spell(ref, spelling)
+
     def set_tag(self, ref: Ref, digest: str, generation: int) -> None:
         """Point a tag at a model of this cache."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
@@ -385,14 +391,8 @@ class Store:
             for row in self._records.model_rows() if row.digest in self._manifests.local
         ]  # fmt: skip
 
-    def prune(
-        self,
-        *,
-        dry_run: bool = False,
-        all_unused: bool = False,
-        in_use: Collection[str] = (),
-        users: Users = NOBODY,
-    ) -> Pruned:
+    def prune(self, *, dry_run: bool = False, all_unused: bool = False, in_use: Collection[str] = (),
+              users: Users = NOBODY) -> Pruned:  # fmt: skip
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self._removal.prune(

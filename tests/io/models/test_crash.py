@@ -1,5 +1,6 @@
 """Whatever the moment of a crash: no unproved chunk is believed, no half model is shown."""
 
+import json
 import random
 import shutil
 import signal
@@ -105,6 +106,22 @@ def life_of_evictions(path: Path, disk: Disk) -> None:
 LIVES = pytest.mark.parametrize("life", [life, life_of_changes, life_of_evictions])
 
 
+def check_view(models: Path) -> None:
+    """The hub view is what follows from trees and tags."""
+    place, repo = models / "team/llama", models / ".hf/models--team--llama"
+    entries = {p.name: p for p in place.iterdir()} if place.exists() else {}
+    trees = {name[1:41]: f"../../../team/llama/{name}" for name in entries if name[0] == "@"}
+    tags = {name: str(p.readlink())[1:41] for name, p in entries.items() if name[0] != "@"}
+    snapshots = {p.name: str(p.readlink()) for p in repo.glob("snapshots/*")}
+    assert snapshots == trees
+    assert {p.name: p.read_text() for p in repo.glob("refs/*")} == {
+        tag: commit for tag, commit in tags.items() if commit in trees
+    }
+    assert {p.stem for p in repo.glob("trees/*")} <= set(trees)
+    for listing in repo.glob("trees/*"):
+        assert json.loads(listing.read_text())["files"].keys() == OLD_MODEL.files.keys()
+
+
 def check(path: Path) -> int:
     """Reopen, look at all that is believed and shown, and go on as if nothing had happened.
 
@@ -135,6 +152,7 @@ def check(path: Path) -> int:
         here.copy_local()
         wanted.assert_proved(here)
         assert here.verify() == []
+    check_view(cache / "models")
     for name, target in ((r, store.tag_of(r)) for r in (REF, NEW)):
         if target is not None:
             assert target.digest in MODELS
