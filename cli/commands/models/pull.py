@@ -17,7 +17,7 @@ from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_sha
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import NotFound, P2PCacheError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, spelled
 from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ _LINK_WARNING = (
     "--link",
     type=click.Choice(["hard", "symlink"]),
     help="With --to: link into the cache instead of copying.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["hf-cache"]),
+    help="With --to: DIR is a Hugging Face hub's cache (HF_HUB_CACHE), whose clients find the model by its name.",
 )
 @click.option(
     "--force-generation", is_flag=True, help="Accept a tag that went back to an older state."
@@ -64,7 +69,7 @@ _LINK_WARNING = (
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def pull(
-    ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
+    ref: str, to: str | None, link: str | None, layout: str | None, force_generation: bool, include: tuple[str, ...],
     exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, hold: str, hold_for: str | None,
     hold_pid: int, as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
@@ -89,6 +94,7 @@ def pull(
       p2pcache pull team/llama:v3
       vllm serve "$(p2pcache pull team/llama:v3)"
       p2pcache pull llama@blake3:4f1d... --to /models/llama
+      p2pcache pull Org/Llama --layout hf-cache --to ~/.cache/huggingface/hub
       p2pcache pull llama --origin s3://models --timeout 10m
       p2pcache pull llama --hold my-service --for 7d
       p2pcache pull llama --include '*.json' --include 'tokenizer*'
@@ -98,6 +104,10 @@ def pull(
         raise click.UsageError("--to is empty; give it a directory")
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
+    if layout and (not to or include or exclude):
+        raise click.UsageError(
+            "--layout puts a whole model into --to DIR, without --include and --exclude"
+        )
     if not hold and (hold_for or hold_pid):
         raise click.UsageError("--for and --hold-pid say how long --hold lasts; give --hold NAME")
     if hold and tensors:
@@ -118,7 +128,8 @@ def pull(
         with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
             done = follow(_remembering(events, resolved), reporter)
         tree = _directory(loaded, done)
-        path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
+        name = spelled(ref) if layout else ""
+        path = _materialise(tree, Path(to), link, name, done, wanted, quiet=quiet) if to else tree
         done["path"] = str(path)
         reporter.done(done, _summary(wanted, done))
         if not as_json:
@@ -198,7 +209,10 @@ def _directory(loaded: Loaded, done: Event) -> Path:
     return Path(base) / relative
 
 
-def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path:
+def _materialise(
+    tree: Path, to: Path, link: str | None, name: str, done: Event, ref: Ref, *, quiet: bool
+) -> Path:
+    """Put the files into `to`; with a `name` into the hub's cache `to`, under this name."""
     from p2pcache.io.files.materialise import Mode, materialise
 
     if not tree.is_dir():
@@ -209,7 +223,13 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links
     if link and not quiet:
         note(_LINK_WARNING.format(mode=link))
-    materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice
+    mode = cast("Mode", link or "auto")  # click checked the choice
+    if name:
+        from p2pcache.io.hub_cache.copy import put_into_hub_cache
+
+        tag = "" if ref.digest else ref.tag
+        return put_into_hub_cache(tree, target, name, str(done["digest"]), tag, mode)
+    materialise(tree, target, mode)
     return target
 
 

@@ -183,7 +183,7 @@ class HubView:
         fd = self._disk.open_write(folder, temporary, create=True)
         try:
             self._disk.write_at(fd, data, 0)
-            self._disk.chmod(fd, 0o644)  # containers read it
+            self._disk.chmod(fd, 0o444)  # containers read it
             if durable:
                 self._disk.sync_data(fd)
         finally:

@@ -61,13 +61,15 @@ def refuse_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def published(app: AgentApp, *refs: str) -> Path:
     """Pull models; return the tree of the last one, when its spelling is known, too."""
+    paths = []
     for ref in refs:
         done = await pull(app, ref)
         assert done["event"] == "done", done
+        paths.append(done["path"])
     view = app.store.root / "models/.hf"
     while not any(path.is_symlink() for path in view.iterdir()):  # it comes beside the pull
         await asyncio.sleep(0.01)
-    return Path(app.store.root / "models" / done["path"])
+    return app.store.root / "models" / str(paths[-1])
 
 
 async def test_a_client_reads_the_files_of_the_cache(

@@ -123,6 +123,7 @@ def test_a_start_puts_right_whatever_happened_to_it(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "kept").write_text("x")
+    (repo / "refs/v1").unlink()
     (repo / "refs/v1").write_text("")
     (repo / "refs/.new-0").write_text("half")
     (repo / "refs/old").symlink_to(outside / "kept")
@@ -179,7 +180,7 @@ def test_containers_may_read_it(tmp_path: Path) -> None:
         os.umask(before)
     for path in (tmp_path / "cache/models/.hf").rglob("*"):
         if not path.is_symlink():
-            assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o644), path
+            assert path.stat().st_mode & 0o777 == (0o755 if path.is_dir() else 0o444), path
 
 
 def test_no_descriptor_stays_open(tmp_path: Path) -> None:
