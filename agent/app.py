@@ -43,6 +43,7 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.pool.selector import checked_labels
+from p2pcache.agent.trust.required_signatures import RequiredSignatures
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings
@@ -132,15 +133,19 @@ class AgentApp:
         self.governor = GovernorLoop(self.context, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
+        signatures = RequiredSignatures(
+            settings.require_signature, self.store.root, self.resolver.signatures
+        )
         self.downloads = DownloadManager(
-            self.context, self.resolver.manifest, SwarmSettings(), self.journal
+            self.context, self.resolver.manifest, SwarmSettings(), self.journal, signatures.need
         )
         self.downloads.admit = Admission(self.context).admit
         self.claims = Claims(self.context)
         self.room = RoomMaker(self.context, self.downloads, self.journal)
         self.pushes = Pushes(
-            self.context, self.downloads, self.resolver, self.journal, self.room.evict_for
-        )
+            self.context, self.downloads, self.resolver, self.journal, self.room.evict_for,
+            signatures.need,
+        )  # fmt: skip
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
             self.context, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),

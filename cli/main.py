@@ -42,6 +42,7 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
         "verify": "Prove every byte of a model again.",
+        "sign": "Sign a model, and store the signature beside its manifest.",
         "compile-cache": "Restore and save what an engine has compiled.",
     },
     "cache": {

@@ -27,6 +27,7 @@ from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.signatures.in_origin import read_signatures
 from p2pcache.io.tasks import Tasks, Threads
 
 T = TypeVar("T")
@@ -147,6 +148,18 @@ class Catalog:
                 self._spellings.clear()
             known = self._spellings[name] = (now + SPELLING_TTL_S, text)
         return known[1]
+
+    async def signatures(self, text: str) -> bytes:
+        """The stored signatures of NAMESPACE/DIGEST, one a line; errors as `tag`."""
+        namespace, _, digest = text.partition("/")
+        if not is_digest(digest):
+            raise UsageError("not a manifest digest")
+        namespace = Ref.parse(f"{namespace}/x").namespace
+        found = await self.ask_origin(
+            ("signatures", namespace, digest),
+            lambda repo: read_signatures(repo, namespace, digest), TAG_WAIT_S,
+        )  # fmt: skip
+        return "\n".join(found).encode()
 
     def moved(self, ref: Ref) -> None:
         """The tag was moved: forget its record, and any read that is in flight."""

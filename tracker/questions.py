@@ -105,6 +105,8 @@ class Questions:
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
             case "spelling":
                 return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
+            case "signatures":
+                return _part(await self._catalog.signatures(ask.text), ask.offset)
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status" | "swarms" | "locate":
@@ -163,7 +165,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "admit", "moved", "tag_put", "keep", "keeps", "drain", "spelling")  # fmt: skip
+          "admit", "moved", "tag_put", "keep", "keeps", "drain", "spelling", "signatures")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:
@@ -175,6 +177,8 @@ def _whole(data: bytes) -> tuple[bytes, int]:
 
 
 def _part(data: bytes, offset: int) -> tuple[bytes, int]:
+    if not data and not offset:
+        return data, 0
     if not 0 <= offset < len(data):
-        raise UsageError(f"offset {offset} in a manifest of {len(data)} bytes")
+        raise UsageError(f"offset {offset} in an answer of {len(data)} bytes")
     return data[offset : offset + MANIFEST_PART_BYTES], len(data)

@@ -80,6 +80,14 @@ class PushRequest(msgspec.Struct, forbid_unknown_fields=True):
     repair: bool = False  # upload also what the origin has
 
 
+class SignatureRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/signatures."""
+
+    ref: str  # says the namespace
+    digest: str
+    signature: str  # a Sigstore bundle
+
+
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/prune."""
 
@@ -199,6 +207,10 @@ ROUTES: tuple[Route, ...] = (
           "One model with its files; ?ref=", query=_REF),
     Route("DELETE", "/v1/model", "delete_model", Rule(Scope.ADMIN, "model", "work"),
           "Remove a tag, and with the last one the model; ?ref=", query=_REF),
+    Route("GET", "/v1/signatures", "get_signatures", Rule(Scope.PULL, "model"),
+          "Signatures of a model in its namespace, unproved; ?ref=", query=_REF),
+    Route("POST", "/v1/signatures", "post_signature", Rule(Scope.PUSH, "model", "work"),
+          "Store a signature beside the manifest", body=SignatureRequest),
     Route("GET", "/v1/pulls", "get_pulls", Rule(Scope.PULL, "seen"), "Pulls that run now"),
     Route("GET", "/v1/explain", "get_explain", Rule(Scope.PULL, "model"),
           "What a pull waits for, or where its time went; ?ref=", query=_REF),

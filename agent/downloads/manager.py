@@ -46,6 +46,7 @@ class DownloadManager:
         read_manifest: Callable[[str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,
+        admit: Callable[[Ref, str], Awaitable[None]],
     ) -> None:
         """No model yet.
 
@@ -54,6 +55,7 @@ class DownloadManager:
             read_manifest: gives the proved manifest of a digest, from tracker or origin.
             settings: of the schedulers.
             journal: is told how each download ends.
+            admit: raises if a model may not be taken under a name.
         """
         self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
@@ -62,6 +64,7 @@ class DownloadManager:
         self._read_manifest = read_manifest
         self._settings = settings
         self._journal = journal
+        self._admit = admit
         self._trusted = context.settings.compile_cache_namespaces
         self._opening = Turns()
         # Models that the cache held at the start, and that no swarm has yet.
@@ -272,8 +275,10 @@ class DownloadManager:
         Raises:
             NoSpace: it doesn't fit; this is checked before the first byte.
             Conflict: it was removed meanwhile.
-            P2PCacheError: the manifest can't be read, is invalid, or names programs that aren't trusted.
+            P2PCacheError: it isn't admitted, its manifest can't be read or is invalid, or it has programs that aren't
+                trusted.
         """
+        await self._admit(ref, digest)
         async with self._opening.of(digest):
             swarm = self.swarms.get(digest)
             permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -65,9 +65,10 @@ class Pushes:
 
     def __init__(
         self, context: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal,
-        evict_for: EvictFor,
+        evict_for: EvictFor, admit: Callable[[Ref, str], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._evict_for = evict_for
+        self._admit = admit
         self._context = context
         self._downloads = downloads
         self._resolver = resolver
@@ -229,6 +230,7 @@ class Pushes:
         began = time.monotonic()
         store.pin()
         try:
+            await self._admit(ref, store.digest)
             result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short

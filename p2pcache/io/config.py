@@ -25,8 +25,12 @@ from p2pcache.io.byte_order_mark import without_mark
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
 SECTIONS = ("client", "agent", "tracker")
-LISTS = frozenset({"tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas"})
+LISTS = frozenset({
+    "tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas", "require_signature",
+})  # fmt: skip
 """Settings of several values: a text with commas. The file may have a list, and the flag may be repeated."""
+TABLES = frozenset({"require_signature"})
+"""Those of them that are NAME=VALUE: the file may have a table of lists."""
 MAX_FILE_BYTES = 1 << 20  # a configuration is a page or two; more is the wrong file
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -173,6 +177,8 @@ def redacted(value: object) -> str:
 def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     """One value as its field's type; text is read by the unit in the field's name."""
     words = get_args(kind) if get_origin(kind) is Literal else ()
+    if name in TABLES and isinstance(raw, dict):
+        raw = [f"{key}={one}" for key, all_ in raw.items() for one in _as_list(all_)]
     if name in LISTS and isinstance(raw, list | tuple) and all(isinstance(r, str) for r in raw):
         raw = ",".join(raw)
     try:
@@ -197,6 +203,10 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")
     return value
+
+
+def _as_list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else [value]
 
 
 def _refuse_unknown(

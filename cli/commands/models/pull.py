@@ -122,12 +122,12 @@ def pull(
         return
     hold_s = parse_duration(hold_for) if hold_for else 0.0
     options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid)
-    with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
+    with pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         resolved: Event = {}
         with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
             done = follow(_remembering(events, resolved), reporter)
-        tree = _directory(loaded, done)
+        tree = directory_of(loaded, done)
         name = spelled(ref) if layout else ""
         path = _materialise(tree, Path(to), link, name, done, wanted, quiet=quiet) if to else tree
         done["path"] = str(path)
@@ -143,7 +143,7 @@ def pull(
 
 
 @contextmanager
-def _pull_events(
+def pull_events(
     loaded: Loaded, ref: Ref, options: PullOptions, *, quiet: bool
 ) -> "Iterator[tuple[Events, Linger | None]]":
     """Yield the events of a pull, and a call that serves the swarm before this process ends.
@@ -200,7 +200,7 @@ def _pull_tensors(
     ))  # fmt: skip
 
 
-def _directory(loaded: Loaded, done: Event) -> Path:
+def directory_of(loaded: Loaded, done: Event) -> Path:
     """Return the model's directory as this process sees it; the agent must not name one outside its models."""
     relative = PurePosixPath(str(done.get("path", "")))
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:

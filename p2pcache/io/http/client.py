@@ -135,6 +135,15 @@ class AgentClient:
         """One model, in the cache or not."""
         return self._call("GET", "/v1/model", query={"ref": ref})
 
+    def signatures(self, ref: str) -> Json:
+        """The model's digest and its stored signatures, unproved."""
+        return self._call("GET", "/v1/signatures", query={"ref": ref})
+
+    def store_signature(self, ref: str, digest: str, bundle: str) -> None:
+        """Store a signature for a digest in a ref's namespace."""
+        body = json.dumps({"ref": ref, "digest": digest, "signature": bundle}).encode()
+        self._call("POST", "/v1/signatures", body=body)
+
     def remove(self, ref: str) -> Json:
         """Remove a tag; with its last tag, the model."""
         return self._call("DELETE", "/v1/model", query={"ref": ref})
