@@ -134,7 +134,7 @@ class AgentApp:
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
         signatures = RequiredSignatures(
-            settings.require_signature, self.store.root, self.resolver.signatures
+            settings.require_signature, self.store.root, self.resolver.read_signatures
         )
         self.downloads = DownloadManager(
             self.context, self.resolver.manifest, SwarmSettings(), self.journal, signatures.need

@@ -149,7 +149,7 @@ class Catalog:
             known = self._spellings[name] = (now + SPELLING_TTL_S, text)
         return known[1]
 
-    async def signatures(self, text: str) -> bytes:
+    async def stored_signatures(self, text: str) -> bytes:
         """The stored signatures of NAMESPACE/DIGEST, one a line; errors as `tag`."""
         namespace, _, digest = text.partition("/")
         if not is_digest(digest):

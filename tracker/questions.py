@@ -106,7 +106,7 @@ class Questions:
             case "spelling":
                 return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
             case "signatures":
-                return _part(await self._catalog.signatures(ask.text), ask.offset)
+                return _part(await self._catalog.stored_signatures(ask.text), ask.offset)
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status" | "swarms" | "locate":

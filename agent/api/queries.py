@@ -166,7 +166,7 @@ class Queries:
     async def signatures(self, ref: Ref) -> dict[str, object]:
         """The stored signatures of a model; nothing about them is proved."""
         resolved = await self._resolver.resolve(ref)
-        found = await self._resolver.signatures(ref.namespace, resolved.digest)
+        found = await self._resolver.read_signatures(ref.namespace, resolved.digest)
         return {"digest": resolved.digest, "signatures": found}
 
     async def store_signature(self, ref: Ref, digest: str, bundle: str) -> None:

@@ -267,7 +267,7 @@ class Resolver:
             raise self._at_tracker(trouble)
         raise self.no_answer(f"can't fetch manifest blake3:{digest}")
 
-    async def signatures(self, namespace: str, digest: str) -> list[str]:
+    async def read_signatures(self, namespace: str, digest: str) -> list[str]:
         """The stored signatures of a model; nothing about them is proved.
 
         Raises:

@@ -4,7 +4,6 @@ Whatever makes a model one of this node asks here first: pulls, loads, warms and
 before they upload. Good signatures are kept in the cache, so that a node starts its pods while storage is away.
 """
 
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -107,12 +106,20 @@ def parse_required(setting: str) -> dict[str, list[Path]]:
         if not equals or not file.strip():
             raise UsageError(f"require_signature: expected NAMESPACE=FILE, not {part!r}")
         if name != EVERY:
-            with contextlib.suppress(UsageError):
-                name = Ref.parse(f"{name}/x").namespace
-            if name != namespace.strip().lower():
-                raise UsageError(f"require_signature: no namespace can be called {namespace!r}")
+            name = _namespace(name)
         found.setdefault(name, []).append(Path(file.strip()))
     return found
+
+
+def _namespace(text: str) -> str:
+    wrong = UsageError(f"require_signature: no namespace can be called {text!r}")
+    try:
+        ref = Ref.parse(f"{text}/x")
+    except UsageError:
+        raise wrong from None
+    if (ref.namespace, ref.name) != (text.lower(), "x"):
+        raise wrong
+    return ref.namespace
 
 
 def _unsigned(ref: Ref, digest: str, keys: Keys, others: int) -> NotAllowed:

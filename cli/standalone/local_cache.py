@@ -295,6 +295,12 @@ def _users(store: "Store", digests: list[str]) -> "Users":
 def _files(manifest: "Manifest") -> Json:
     return {
         "files": [
-            {"path": f.path, "size": f.size, "chunks": len(f.lengths)} for f in manifest.files
+            {
+                "path": f.path,
+                "size": f.size,
+                "chunks": len(f.lengths),
+                **({"sha256": f"sha256:{f.sha256.hex()}"} if f.sha256 else {}),
+            }
+            for f in manifest.files
         ]
     }

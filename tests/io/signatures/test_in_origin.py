@@ -27,7 +27,7 @@ def test_another_signer_in_between_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repo, rival = (OriginRepo(open_origin(tmp_path.as_uri())) for _ in range(2))
-    put, interrupted = repo.origin.put, []
+    put, interrupted = repo.origin.put, list[int]()
 
     def slow(*words: object, **more: object) -> object:
         if not interrupted:
