@@ -217,7 +217,9 @@ class Signed(msgspec.Struct, frozen=True):
 
 def test_a_setting_of_names_with_values_may_be_a_table(tmp_path: Path) -> None:
     text = '[agent.require_signature]\nacme = ["/a.pub", "/b.pub"]\n"*" = "/c.pem"\n'
-    loaded = load(Signed, "agent", file=write(tmp_path, text), environ={})
+    loaded = config.load(Signed, "agent", file=write(tmp_path, text), environ={})
     assert loaded.settings.require_signature == "acme=/a.pub,acme=/b.pub,*=/c.pem"
     with pytest.raises(UsageError, match="require_signature"):
-        load(Signed, "agent", file=write(tmp_path, "[agent]\nrequire_signature = 3\n"), environ={})
+        config.load(
+            Signed, "agent", file=write(tmp_path, "[agent]\nrequire_signature = 3\n"), environ={}
+        )
