@@ -20,8 +20,8 @@ from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.downloads.spellings import Spellings
+from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads

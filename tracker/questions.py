@@ -103,10 +103,8 @@ class Questions:
         match ask.what:
             case "resolve":
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
-            case "spelling":
-                return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
-            case "signatures":
-                return _part(await self._catalog.stored_signatures(ask.text), ask.offset)
+            case "spelling" | "signatures":
+                return await self._from_origin(ask)
             case "manifest":
                 return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status" | "swarms" | "locate":
@@ -148,6 +146,12 @@ class Questions:
         if ask.what == "swarms":
             return await self._answers.swarms()
         return await self._answers.locate(Ref.parse(ask.text))
+
+    async def _from_origin(self, ask: Ask) -> tuple[bytes, int]:
+        """What storage has of a name beside its tags."""
+        if ask.what == "spelling":
+            return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
+        return _part(await self._catalog.stored_signatures(ask.text), ask.offset)
 
     async def _put_tag(self, text: str) -> object:
         try:

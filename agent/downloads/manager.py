@@ -29,9 +29,8 @@ log = logging.getLogger(__name__)
 SEED_FIRST = 20  # models that are served before the agent answers: each takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
-LEAVE_LOOK_S = (
-    0.02  # between two looks whether a download has left; its last flush takes milliseconds
-)
+# Between two looks whether a download has left; its last flush takes milliseconds.
+LEAVE_LOOK_S = 0.02
 
 Admit = Callable[[Ref, str, int], Awaitable[None]]
 """Raises `OverQuota` if the pool may not hold one more copy of a model: its ref, digest and bytes."""
@@ -70,9 +69,8 @@ class DownloadManager:
         # Models that the cache held at the start, and that no swarm has yet.
         self._unseeded: dict[str, ModelInfo] = {}
         self._runner = DownloadRunner(context, journal)
-        self._sent: dict[
-            str, float
-        ] = {}  # when a client last sent for a begun push, the latest last
+        # When a client last sent for a begun push, the latest last.
+        self._sent: dict[str, float] = {}
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
     async def seed_first(self) -> None:
@@ -275,8 +273,7 @@ class DownloadManager:
         Raises:
             NoSpace: it doesn't fit; this is checked before the first byte.
             Conflict: it was removed meanwhile.
-            P2PCacheError: it isn't admitted, its manifest can't be read or is invalid, or it has programs that aren't
-                trusted.
+            P2PCacheError: it isn't admitted, its manifest can't be had, or names programs that aren't trusted.
         """
         await self._admit(ref, digest)
         async with self._opening.of(digest):
@@ -350,9 +347,8 @@ class DownloadManager:
                 self.on_phase(download.timeline, "publish")
             finally:
                 self._runner.note_download(download)
-            return (
-                path  # loaders may still open the arriving directory: the janitor removes it later
-            )
+            # Loaders may still open the arriving directory: the janitor removes it later.
+            return path
 
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
