@@ -21,7 +21,6 @@ from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
 from p2pcache.io.hub_cache.layout import MAIN, commit_of, revisions
-from p2pcache.io.hub_cache.listing import etag_of
 
 MAX_PATHS = 10_000  # of one question; the client asks for what it was told before
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -127,10 +126,11 @@ class HubDoor:
         file = model.files.get(path)
         if file is None:
             raise _missing_entry(model, path)
+        etag = file.sha256.hex() or model.blob_id(path)
         headers = {
-            "X-Repo-Commit": commit_of(model.layout.digest), "ETag": f'"{etag_of(file)}"',
+            "X-Repo-Commit": commit_of(model.layout.digest), "ETag": f'"{etag}"',
             "Accept-Ranges": "bytes", "Cache-Control": "no-transform", "X-Linked-Size": str(file.size),
-            "X-Linked-Etag": f'"{etag_of(file)}"',
+            "X-Linked-Etag": f'"{etag}"',
             "Content-Disposition": f"inline; filename*=UTF-8''{quote(path.rpartition('/')[2])}",
             "Content-Type": "application/octet-stream",
         }  # fmt: skip
