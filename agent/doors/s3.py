@@ -106,7 +106,7 @@ class S3Door:
         except NotFound:
             return []
         return [
-            _listed(place.start, file)
+            _listed(place.start, model.layout, file)
             for file in model.files.values() if file.path.startswith(place.path)
         ]  # fmt: skip
 
