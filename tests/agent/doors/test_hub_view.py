@@ -56,7 +56,7 @@ def refuse_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*words: object) -> None:
         raise AssertionError("a client asked for the bytes of a file")
 
-    monkeypatch.setattr(ModelDoor, "_stream", refused)
+    monkeypatch.setattr(ModelDoor, "stream", refused)
 
 
 async def published(app: AgentApp, *refs: str) -> Path:
