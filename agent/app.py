@@ -42,8 +42,8 @@ from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
-from p2pcache.core.pool.selector import checked_labels
 from p2pcache.agent.trust.required_signatures import RequiredSignatures
+from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.settings import SwarmSettings, UploadSettings

@@ -103,10 +103,8 @@ class Questions:
         match ask.what:
             case "resolve":
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
-            case "spelling" | "signatures":
+            case "manifest" | "spelling" | "signatures":
                 return await self._from_origin(ask)
-            case "manifest":
-                return _part(await self._catalog.manifest(ask.text), ask.offset)
             case "nodes" | "status" | "swarms" | "locate":
                 return _whole((await self._made(ask)).body)
             case "warm":
@@ -148,7 +146,9 @@ class Questions:
         return await self._answers.locate(Ref.parse(ask.text))
 
     async def _from_origin(self, ask: Ask) -> tuple[bytes, int]:
-        """What storage has of a name beside its tags."""
+        """What storage has beside tags."""
+        if ask.what == "manifest":
+            return _part(await self._catalog.manifest(ask.text), ask.offset)
         if ask.what == "spelling":
             return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
         return _part(await self._catalog.stored_signatures(ask.text), ask.offset)
