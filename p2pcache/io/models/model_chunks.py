@@ -15,7 +15,7 @@ from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
 from p2pcache.io.blobs.flush import flush_blobs
 from p2pcache.io.models.arriving_dir import ArrivingDir
-from p2pcache.io.models.local_copy import copy_local
+from p2pcache.io.models.local_copy import copy_local, fill_from
 from p2pcache.io.models.verification import verify
 
 
@@ -168,6 +168,21 @@ class ModelStore:
             if blob is None or blob.suspect is None or not blob.suspect[position]:
                 return None
             return blob, position
+
+    def adopt(self, number: int, parent: int, name: str) -> None:
+        """Take a file, all of whose bytes were proved and are durable, as one of our blobs.
+
+        Args:
+            number: of the blob.
+            parent: the open directory in which the file lies, on this cache's file system.
+            name: of the file there; it is gone afterwards, or was copied.
+
+        Raises:
+            IntegrityError: it isn't what it was.
+            NoSpace, NotAllowed, P2PCacheError: the disk refused.
+        """
+        if not self._blobs.adopt(self._files[number], parent, name):
+            fill_from(self, self._blobs, number, parent, name)
 
     def copy_local(self) -> RunSet:
         """Prove what this disk has already: suspect bytes, and chunks that lie in other blobs.
