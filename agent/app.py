@@ -23,7 +23,9 @@ from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
+from p2pcache.agent.jobs.imports import Imports
 from p2pcache.agent.jobs.loads import Loads
+from p2pcache.agent.jobs.misses import Misses
 from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
@@ -68,6 +70,8 @@ from p2pcache.io.security.cluster_key import (
     read_cluster_key,
 )
 from p2pcache.io.security.tls import WATCH_S, open_tls
+from p2pcache.io.sources.settings import SourceSettings
+from p2pcache.io.sources.source import Sources
 from p2pcache.io.tasks import Tasks, Threads
 
 log = logging.getLogger(__name__)
@@ -82,8 +86,16 @@ PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 class AgentApp:
     """One agent: `async with AgentApp(...).running():` serves until the block ends."""
 
-    def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
-        """Build the parts; nothing listens or connects yet. `limits`: of the API; default: the usual ones.
+    def __init__(
+        self, settings: AgentSettings, limits: ApiLimits | None = None,
+        sources: dict[str, SourceSettings] | None = None,
+    ) -> None:  # fmt: skip
+        """Build the parts; nothing listens or connects yet.
+
+        Args:
+            settings: of the agent.
+            limits: of the API; None: the usual ones.
+            sources: from which models may be imported; None: none.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
@@ -123,7 +135,8 @@ class AgentApp:
                         tasks=self.tasks, rng=rng, tls=tls, cache_dir=settings.cache_dir)
             if settings.tracker else None
         )  # fmt: skip
-        self.origin = OriginReads(settings.origin_bytes_per_s, disk)
+        known_sources = Sources(sources or {})
+        self.origin = OriginReads(settings.origin_bytes_per_s, disk, known_sources)
         self.context = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk, told=ToldSwarms(self.link),
@@ -140,6 +153,9 @@ class AgentApp:
         self.pushes = Pushes(
             self.context, self.downloads, self.resolver, self.journal, self.room.evict_for
         )
+        self.imports = Imports(
+            self.context, self.downloads, self.pushes, self.room.evict_for, known_sources
+        )
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
             self.context, self.downloads, self.journal, self._lag, lambda: not self.queries.reasons(),
@@ -150,15 +166,18 @@ class AgentApp:
         )
         self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
         order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
+        misses = Misses(
+            self.context, self.imports, self.pushes, known_sources, self.resolver.resolve
+        )
         pulls = Pulls(
-            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s, misses.bring,
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
-            pushes=self.pushes,
+            pushes=self.pushes, imports=self.imports,
             housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
             room=self.room, claims=self.claims, queries=self.queries, journal=self.journal,
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
@@ -229,6 +248,7 @@ class AgentApp:
     async def _stop(self) -> None:
         self.listeners.gate.stopping.set()
         self.warms.on_stopping()
+        self.imports.on_stopping()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()

@@ -17,7 +17,7 @@ from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_sha
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import NotFound, P2PCacheError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, parse_wanted
 from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def pull(
     that holds nothing else. --tensors only warms the cache of a running agent: headers, index
     and the chunks of the tensors that match, for a loader that will ask for them.
 
+    hf://ORG/REPO[@REVISION] is ORG/REPO:REVISION (main). If nobody has it, and the settings name a hub
+    for that (on_miss), one node of the cluster imports it, and all get it from that node.
+
     --hold keeps the model from being evicted: pulling again renews the hold, `p2pcache release NAME`
     ends it, and so does its time.
 
@@ -89,6 +92,7 @@ def pull(
       p2pcache pull team/llama:v3
       vllm serve "$(p2pcache pull team/llama:v3)"
       p2pcache pull llama@blake3:4f1d... --to /models/llama
+      p2pcache pull hf://Qwen/Qwen3-8B
       p2pcache pull llama --origin s3://models --timeout 10m
       p2pcache pull llama --hold my-service --for 7d
       p2pcache pull llama --include '*.json' --include 'tokenizer*'
@@ -102,7 +106,7 @@ def pull(
         raise click.UsageError("--for and --hold-pid say how long --hold lasts; give --hold NAME")
     if hold and tensors:
         raise click.UsageError("--hold holds a whole model; --tensors brings a part")
-    wanted = Ref.parse(ref)
+    wanted, url = parse_wanted(ref)
     if tensors:
         if to or include or exclude or force_generation:
             raise click.UsageError(
@@ -111,7 +115,9 @@ def pull(
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
     hold_s = parse_duration(hold_for) if hold_for else 0.0
-    options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid)
+    options = PullOptions(
+        force_generation, include, exclude, background, hold, hold_s, hold_pid, url
+    )
     with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
         reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
         resolved: Event = {}
