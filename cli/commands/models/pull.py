@@ -79,8 +79,8 @@ def pull(
     that holds nothing else. --tensors only warms the cache of a running agent: headers, index
     and the chunks of the tensors that match, for a loader that will ask for them.
 
-    hf://ORG/REPO[@REVISION] is ORG/REPO:REVISION (main). If nobody has it, and the settings name a hub
-    for that (on_miss), one node of the cluster imports it, and all get it from that node.
+    hf://ORG/REPO[@REVISION] is ORG/REPO:REVISION (main). If nobody has it, and the settings name a
+    hub for that (on_miss), one node of the cluster imports it, and all get it from that node.
 
     --hold keeps the model from being evicted: pulling again renews the hold, `p2pcache release NAME`
     ends it, and so does its time.

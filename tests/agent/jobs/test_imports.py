@@ -16,6 +16,7 @@ from p2pcache.io.sources.settings import SourceSettings
 from tests.agent.jobs.warm_kit import cluster, until
 from tests.agent.kit import agent, client, events, make_model, pull
 from tests.io.sources.kit import Web, serving
+from tests.tracker.kit import tracker
 
 FILES = {
     "a.bin": os.urandom(1_200_000), "config.json": b"{}", "sub/same.json": b"{}", "empty": b"",
@@ -149,6 +150,22 @@ async def test_a_cluster_reads_the_source_once_by_lease(tmp_path: Path) -> None:
         assert size <= sum(one["bytes_origin"] for one in done) <= 1.25 * size
         for one, got in zip(nodes, done, strict=True):
             assert (tree(one, got) / "a.bin").read_bytes() == FILES["a.bin"]
+
+
+async def test_a_node_without_the_source_gets_all_from_one_that_has_it(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+    async with tracker(tmp_path / "origin") as one:
+        where = {"tracker": f"http://{one.address}"}
+        async with (
+            agent(tmp_path, "b", **where) as bare,
+            agent(tmp_path, "c", sources=sources, **where) as reader,
+        ):
+            await until(lambda: all(app.link and app.link.connected for app in (bare, reader)))
+            done = await asyncio.gather(pull(bare, "team/m:v1"), pull(reader, "team/m:v1"))
+    assert [got.get("event") for got in done] == ["done", "done"], done
+    assert done[0]["bytes_origin"] == 0
 
 
 async def test_a_cluster_learns_that_the_source_changed_and_serves_on(tmp_path: Path) -> None:
