@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.downloads.download import Download, Sources, action_of
@@ -39,6 +40,7 @@ class Pulls:
     ) -> None:  # fmt: skip
         """`bring`: sees to it that a missing tag of a model of a hub appears; None: nothing does."""
         self._bring = bring
+        self._bringing: Counter[str] = Counter()  # how many pulls wait for the import of a URL
         self._store = store
         self._abandon_after_s = abandon_after_s
         self._resolver = resolver
@@ -59,7 +61,12 @@ class Pulls:
         except NotFound as error:
             if not url or self._bring is None or isinstance(error, NoContainer):
                 raise
-            await self._bring(ref, url, error)
+            self._bringing[url] += 1
+            try:
+                await self._bring(ref, url, error)
+            finally:
+                self._bringing[url] -= 1
+                self._bringing += Counter()  # forgets zeros
             resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
             seen = await pools.STEPS.run(self._store.generation_seen, ref)
@@ -91,7 +98,11 @@ class Pulls:
         priority = Priority.BACKGROUND if background else Priority.USUAL
         begun = self.begin_download(ref, force=force, whole=not some, priority=priority, url=url)
         work = asyncio.gather(begun)
-        waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
+        waits = while_waiting(
+            work,
+            lambda: f"the import of {url}" if self._bringing[url] else self.asked,
+            self.storage_trouble,
+        )
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
