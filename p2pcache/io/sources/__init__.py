@@ -13,7 +13,7 @@ from p2pcache.io.sources.settings import SourceSettings
 
 __all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
 
-_SHAPES = "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], https://HOST[/PATH], hf://[OWNER]"
+_SHAPES = "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER]"
 
 
 def open_reader(settings: SourceSettings) -> SourceReader:
@@ -33,6 +33,10 @@ def open_reader(settings: SourceSettings) -> SourceReader:
         from p2pcache.io.sources.bucket import BucketReader  # botocore costs 0.2 s to import
 
         return BucketReader(settings)
+    if scheme == "az":
+        from p2pcache.io.sources.azure import AzureReader
+
+        return AzureReader(settings)
     if scheme in ("http", "https"):
         from p2pcache.io.sources.web import WebReader
 

@@ -16,7 +16,8 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """One source. Credentials are never here: they come from the store's own environment and files."""
 
     url: str = ""
-    """What is read: file:///dir, s3://bucket[/prefix], https://host[/path] or hf:// (every repository of the hub)."""
+    """What is read: file:///dir, s3://bucket[/prefix], az://container[/prefix], https://host[/path], or hf:// (every
+    repository of the hub)."""
     namespaces: str = "*"
     """Namespaces into which clients may import from here, separated by commas; *: all."""
     on_miss: bool = False
@@ -26,7 +27,7 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     profile: str = ""
     """The profile of s3:// in the files of AWS; default: as the environment says."""
     endpoint: str = ""
-    """URL of the server of s3:// or hf://; default: as the environment says (AWS_ENDPOINT_URL, HF_ENDPOINT)."""
+    """URL of the server of s3://, az:// or hf://; default: as the environment says (AWS_ENDPOINT_URL, HF_ENDPOINT)."""
 
 
 def read_sources(file: ConfigFile, environ: Mapping[str, str]) -> dict[str, SourceSettings]:

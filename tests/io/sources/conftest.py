@@ -1,22 +1,35 @@
 """Sources under test: each entry of SOURCES passes the conformance suite."""
 
+import base64
+import contextlib
+import hashlib
+import hmac
+import importlib
 import secrets
 import shutil
+import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from loadtest.kit.seaweed import Seaweed
+from p2pcache.io.sources.azure import AzureReader
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.origins.conftest import clean_env, s3_env, seaweed  # noqa: F401 - fixtures
 from tests.io.sources.kit import Hub, Web, serving
+
+AZURE_ACCOUNT = "devstoreaccount1"  # known to everybody, of the emulator
+AZURE_KEY = (
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+)
 
 
 class Filled(NamedTuple):
@@ -95,6 +108,60 @@ def _nginx(request: pytest.FixtureRequest) -> Iterator[Filled]:
         process.wait()
 
 
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[str]:
+    """The endpoint of a real emulator of Azure's blobs (npm install azurite)."""
+    program = shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("needs azurite")
+    pytest.importorskip("obstore")
+    port = free_port()
+    process = subprocess.Popen(
+        [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent",
+         "--skipApiVersionCheck"],
+    )  # fmt: skip
+    try:
+        for _ in range(500):
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+                break
+            time.sleep(0.02)
+        yield f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def make_container(endpoint: str, name: str) -> None:
+    """Make a container: obstore can't."""
+    now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
+    headers = {"x-ms-date": now, "x-ms-version": "2021-08-06"}
+    lines = [f"{key}:{value}" for key, value in headers.items()]
+    place = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}"
+    text = "PUT" + "\n" * 12 + "\n".join([*lines, place, "restype:container"])
+    made = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(made).decode()}"
+    url = f"{endpoint}/{name}?restype=container"
+    urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)).close()
+
+
+@contextmanager
+def _azurite(request: pytest.FixtureRequest) -> Iterator[Filled]:
+    endpoint: str = request.getfixturevalue("azurite")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("clean_env")
+    patch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
+    patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
+    container = f"c{secrets.token_hex(6)}"
+    make_container(endpoint, container)
+    obstore: Any = importlib.import_module("obstore")
+    source = Source("s", SourceSettings(url=f"az://{container}/lake here", endpoint=endpoint))
+    reader = source.reader
+    assert isinstance(reader, AzureReader)
+    yield Filled(
+        source, "m", lambda name, data: obstore.put(reader._store, f"m/{name}", data)
+    )  # fmt: skip
+    source.close()
+
+
 @contextmanager
 def _hub(request: pytest.FixtureRequest) -> Iterator[Filled]:
     patch: pytest.MonkeyPatch = request.getfixturevalue("clean_env")
@@ -115,6 +182,7 @@ def _hub(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 SOURCES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Filled]]] = {
     "file": _file, "s3": _s3, "nginx-html": _nginx, "nginx-json": _nginx, "hub": _hub,
+    "azurite": _azurite,
 }  # fmt: skip
 
 
@@ -126,8 +194,6 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 
 def free_port() -> int:
-    import socket
-
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
