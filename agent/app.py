@@ -20,12 +20,12 @@ from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.imports.imports import Imports
+from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
-from p2pcache.agent.jobs.imports import Imports
 from p2pcache.agent.jobs.loads import Loads
-from p2pcache.agent.jobs.misses import Misses
 from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes

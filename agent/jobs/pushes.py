@@ -181,14 +181,8 @@ class Pushes:
         repo = self.need_origin()
         push = Push(swarm.layout.manifest.size_bytes)
         upload = partial(
-            self._upload_blocking,
-            push,
-            repo,
-            spelling=spelling,
-            force=force,
-            repair=repair,
-            record=record,
-        )
+            self._upload_blocking, push, repo, spelling=spelling, force=force, repair=repair, record=record,
+        )  # fmt: skip
         work = self._upload(push, upload, swarm.store, ref)
         self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push

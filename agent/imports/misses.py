@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.jobs.imports import Imports, Wish
+from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.errors import NotFound, P2PCacheError, without_frames
 from p2pcache.ids import Ref

@@ -186,6 +186,7 @@ class Imports:
             job.progress = lambda: reading.progress
             hashed = await self._threads.run(reading.read_files)
             layout = await self._threads.run(lambda: Layout(make_manifest(hashed)))
+            await self._downloads.admit(wish.ref, layout.digest, layout.manifest.size_bytes)
             await self._seed(layout, folder)
             record = None if wish.copy else record_of(source, files, hashed)
             generation = await self._tag(wish, job, layout.digest, record)
