@@ -96,6 +96,7 @@ class ModelDoor:
         Args:
             ref: of the model.
             url: the model of a hub that the tag stands for, brought in if it is missing; "": of none.
+            whole: fetch all of it now.
 
         Raises:
             NotFound: the ref has a digest, and this cache knows no model of that name with it. A digest alone
