@@ -18,7 +18,7 @@ from p2pcache.core.leases.settings import (
     SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
+from p2pcache.core.membership.member_record import MemberRecord, Reach, Standing
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
@@ -72,7 +72,7 @@ class Readers:
         self._members = members
         self._doubted = doubted
         self._settings = settings
-        self.concurrency = self._unmeasured()  # of all of them together
+        self._concurrency = self._unmeasured()  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
         self._hidden: dict[NodeId, MemberRecord] = {}
         self._excused: dict[NodeId, MemberRecord] = {}
@@ -95,14 +95,11 @@ class Readers:
             record.credit = 0
             self.working.pop(record.node, None)
             if not self.working:
-                self.concurrency = self._unmeasured()  # by the next storm storage may have moved
+                self._concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._enter_room(record)
         self._review(record)
-        least = max(self._settings.in_flight, min(len(self.working), FILL_A_LINK))
-        if least != self.concurrency.least:
-            self.concurrency.set_least(least)
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
     def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
@@ -241,6 +238,20 @@ class Readers:
         """How many readers don't stand aside."""
         return len(self.working) - len(self.aside)
 
+    @property
+    def able(self) -> int:
+        """How many readers share the leases: all that don't stand aside and aren't slow, or else all."""
+        slow = sum(1 for node in self.slow_readers.resting if node not in self.aside)
+        return self.fit - slow or len(self.working) or 1
+
+    @property
+    def concurrency(self) -> ReadConcurrency:
+        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
+        least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
+        if least != self._concurrency.least:
+            self._concurrency.set_least(least)
+        return self._concurrency
+
     def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
         """Whether a reader has use for this run and may try it, if not now."""
         if record.node in barred or record.have >> run & 1:
@@ -268,12 +279,10 @@ class Readers:
         the others failed at.
         """
         left = [one for one in self.working.values() if self.lacks(one, barred, run)]
-        if any(one.pace is Pace.USUAL for one in left):
+        if any(not one.slow for one in left):
             return False
         tried = (self.working[node] for node in barred if node in self.working)
-        return not left or any(
-            one.pace is Pace.USUAL and self.lacks(one, frozenset(), run) for one in tried
-        )
+        return not left or any(not one.slow and self.lacks(one, frozenset(), run) for one in tried)
 
     # -- time --------------------------------------------------------------------------------------
 
