@@ -8,7 +8,7 @@ from math import ceil
 
 from p2pcache.core.leases.readers import Readers
 from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
-from p2pcache.core.membership.member_record import MemberRecord, Place
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -17,10 +17,11 @@ Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
 
 
-Tier = tuple[bool, bool]
-"""What is held against a reader: others may not get what it reads, and it is slow."""
+Tier = tuple[bool, bool, bool]
+"""What is held against a reader: others may not get what it reads, it is slow, it is on probation."""
 
-FIT: Tier = (False, False)
+FIT: Tier = (False, False, False)
+_ON_PROBATION: Tier = (False, False, True)
 
 
 class ReaderChoice:
@@ -29,10 +30,11 @@ class ReaderChoice:
     Candidates are preferred in this order (the smallest tuple wins):
 
     1. others get at what it reads, before a reader that stands aside;
-    2. it isn't slow;
-    3. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
-    4. fewer leases in flight;
-    5. dice.
+    2. it isn't slow, before a slow one that rests;
+    3. its reads are as quick as the others', before one on probation;
+    4. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
+    5. fewer leases in flight;
+    6. dice.
 
     A reader that stands aside or is slow gets a lease only if no better one will read the run later. Of each number of
     leases in flight a sample is drawn, so a choice takes constant time.
@@ -54,7 +56,7 @@ class ReaderChoice:
             again: members waited for it in vain. What others read may be of use to nobody, so a reader that the
                 tracker could dial comes before one of which nothing is known.
         """
-        best, worst = None, (True, True)
+        best, worst = None, (True, True, True)
         for one in self._with_room(run, every=again):
             if self._readers.rests(one) or not self._readers.lacks(one, barred, run):
                 continue
@@ -63,7 +65,7 @@ class ReaderChoice:
                 best, worst = one, tier
             if tier == FIT:
                 break
-        if again or worst == FIT or not self._will_be_read(run, barred, worst):
+        if again or worst <= _ON_PROBATION or not self._will_be_read(run, barred, worst):
             return best
         return None
 
@@ -92,13 +94,13 @@ class ReaderChoice:
         aside = one.node in self._readers.aside
         if again:
             aside = aside or one.node not in self._readers.reached
-        return aside, one.slow
+        return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION
 
     def _will_be_read(self, run: RunIndex, barred: AbstractSet[NodeId], worst: Tier) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
-            self._tier(one) < worst
+            self._tier(one)[:2] < worst[:2]
             and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
             and readers.lacks(one, barred, run)
             for one in readers.working.values()
@@ -107,8 +109,7 @@ class ReaderChoice:
     @property
     def _share(self) -> int:
         """How many of the leases at once are the fair share of one reader."""
-        readers = self._readers
-        count = readers.able
+        readers, count = self._readers, self._readers.able
         # A second read of a node starves beside the first ones of all: it has to be worth it.
         return max(round(readers.at_once / count), ceil(readers.concurrency.least / count))
 

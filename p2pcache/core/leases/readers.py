@@ -18,7 +18,7 @@ from p2pcache.core.leases.settings import (
     SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
-from p2pcache.core.membership.member_record import MemberRecord, Reach, Standing
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
@@ -138,6 +138,14 @@ class Readers:
         return self._settings.most_in_flight
 
     @property
+    def concurrency(self) -> ReadConcurrency:
+        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
+        least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
+        if least != self._concurrency.least:
+            self._concurrency.set_least(least)
+        return self._concurrency
+
+    @property
     def at_once(self) -> int:
         """Leases that may be in flight over the swarm: as many as the way to storage holds."""
         return self.concurrency.limit
@@ -240,17 +248,12 @@ class Readers:
 
     @property
     def able(self) -> int:
-        """How many readers share the leases: all that don't stand aside and aren't slow, or else all."""
-        slow = sum(1 for node in self.slow_readers.resting if node not in self.aside)
-        return self.fit - slow or len(self.working) or 1
-
-    @property
-    def concurrency(self) -> ReadConcurrency:
-        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
-        least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
-        if least != self._concurrency.least:
-            self._concurrency.set_least(least)
-        return self._concurrency
+        """How many readers share the leases: all that don't stand aside and are as quick as the others, or else all."""
+        # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
+        # for which all others are full.
+        convicted = self.slow_readers.convicted.values()
+        unfit = sum(1 for one in convicted if one.credit and one.node not in self.aside)
+        return self.fit - unfit or len(self.working) or 1
 
     def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
         """Whether a reader has use for this run and may try it, if not now."""
@@ -279,10 +282,12 @@ class Readers:
         the others failed at.
         """
         left = [one for one in self.working.values() if self.lacks(one, barred, run)]
-        if any(not one.slow for one in left):
+        if any(one.pace is Pace.USUAL for one in left):
             return False
         tried = (self.working[node] for node in barred if node in self.working)
-        return not left or any(not one.slow and self.lacks(one, frozenset(), run) for one in tried)
+        return not left or any(
+            one.pace is Pace.USUAL and self.lacks(one, frozenset(), run) for one in tried
+        )
 
     # -- time --------------------------------------------------------------------------------------
 

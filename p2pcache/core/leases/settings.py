@@ -9,10 +9,9 @@ SLOW_READER = Straggler(
     ratio=1.6,  # `LeaseSettings.slow_node_ratio` replaces it
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
+    probation=8.0,  # of its own read times: the next run that it gets is late by one of them
+    max_doublings=5,
 )
-# A slow reader rests for as many of its own reads. A run that it gets then is late by as much as it is slow, and may be
-# the last one.
-REST_READS = 8
 RECENT_READS = 64  # the usual read time is their median
 FADE = 0.8  # of a reader's earlier reads with each new one: about the last five count
 PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't slowness

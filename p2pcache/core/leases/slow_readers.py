@@ -1,17 +1,15 @@
-"""Which readers take far longer for their reads of the origin than the others: they rest."""
+"""Which readers take far longer for their reads of the origin than the others: they rest, then are on probation."""
 
 import dataclasses
-from math import inf
 
 from p2pcache.core.leases.settings import (
     FADE,
     LEAST_USUAL_S,
     PRIOR_READS,
     RECENT_READS,
-    REST_READS,
     SLOW_READER,
 )
-from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.member_record import MemberRecord, Pace
 from p2pcache.core.stats import RollingMedian
 from p2pcache.ids import NodeId
 
@@ -19,7 +17,9 @@ from p2pcache.ids import NodeId
 class SlowReaders:
     """Read times and verdicts, kept in the members' records.
 
-    Invariant: `resting` holds exactly the members that are slow, and they work on leases.
+    A verdict stands until a read is as quick as the others': the reader is SLOW while it rests, then on PROBATION.
+
+    Invariants: `resting` holds exactly the members whose pace is SLOW, `convicted` those whose pace isn't USUAL.
     """
 
     def __init__(self, slow_ratio: float) -> None:
@@ -31,6 +31,7 @@ class SlowReaders:
         self.usual_s = 1.0  # the median of recent read times, and never under the noise
         self.measured = False  # whether any read has ended
         self.resting: dict[NodeId, MemberRecord] = {}
+        self.convicted: dict[NodeId, MemberRecord] = {}
         self._rule = dataclasses.replace(SLOW_READER, ratio=slow_ratio)
         self._recent = RollingMedian(RECENT_READS)
         self._shares = RollingMedian(RECENT_READS)  # of a read's time, for each read that shared it
@@ -65,7 +66,7 @@ class SlowReaders:
         if may_rest and self._rule.is_slow(pace_s, mean_s, len(self._recent)):
             self._convict(record, since, now)
         else:
-            self.end_rest(record)
+            self.acquit(record)
 
     def on_lease_taken(self, record: MemberRecord, since: float, now: float) -> None:
         """A lease was taken from a reader since the read, begun at `since`, dragged on: the reader is slow."""
@@ -79,20 +80,27 @@ class SlowReaders:
             self.end_rest(record)
 
     def end_rest(self, record: MemberRecord) -> None:
-        """A reader isn't slow any more, or gets another chance; no effect on others."""
+        """A slow reader is on probation from now on; no effect on others."""
+        if self.resting.pop(record.node, None) is not None:
+            record.change_pace(Pace.PROBATION)
+
+    def acquit(self, record: MemberRecord) -> None:
+        """A reader is as quick as the others."""
         self.resting.pop(record.node, None)
-        record.slow = False
+        if self.convicted.pop(record.node, None) is not None:
+            record.change_pace(Pace.USUAL)
+            record.verdicts, record.verdict_at = 0, float("-inf")
 
     def reset(self, record: MemberRecord) -> None:
         """What is known of a reader is out of date: it is gone, or banned."""
-        self.end_rest(record)
+        self.acquit(record)
         record.reads = record.read_s = 0.0
-        record.verdict_at = -inf
 
     def check(self, members: dict[NodeId, MemberRecord]) -> None:
         """Assert the invariants."""
-        assert self.resting.keys() == {node for node, record in members.items() if record.slow}
-        assert all(record.credit for record in self.resting.values())
+        paces = {node: record.pace for node, record in members.items()}
+        assert self.resting.keys() == {n for n, pace in paces.items() if pace is Pace.SLOW}
+        assert self.convicted.keys() == {n for n, pace in paces.items() if pace is not Pace.USUAL}
 
     def _add(self, record: MemberRecord, read_s: float) -> None:
         record.reads = FADE * record.reads + 1
@@ -101,7 +109,8 @@ class SlowReaders:
     def _convict(self, record: MemberRecord, since: float, now: float) -> None:
         if since < record.verdict_at:
             return  # one verdict for each moment: a storage that froze delays all reads at once
+        record.verdicts += 1
         record.verdict_at = now
-        record.slow_until = now + REST_READS * (now - since)
-        record.slow = True
-        self.resting[record.node] = record
+        record.slow_until = now + self._rule.probation_s(now - since, record.verdicts)
+        record.change_pace(Pace.SLOW)
+        self.resting[record.node] = self.convicted[record.node] = record

@@ -24,6 +24,14 @@ class Standing(Enum):
     BANNED = auto()  # it sent wrong bytes: nothing that it has counts
 
 
+class Pace(Enum):
+    """How a member's reads of the origin compare with the others'."""
+
+    USUAL = auto()
+    SLOW = auto()  # it rests: it gets a lease only when no other member may have it
+    PROBATION = auto()  # its rest is over: it gets a lease only when all others are full
+
+
 class Reach(Enum):
     """Whether others get at what a member has, as far as the tracker knows."""
 
@@ -38,6 +46,11 @@ STANDING_CHANGES = {
     Standing.ORDINARY: {Standing.DELIVERS_NOTHING, Standing.BANNED},
     Standing.DELIVERS_NOTHING: {Standing.ORDINARY, Standing.BANNED},
     Standing.BANNED: {Standing.ORDINARY},  # when it announces itself anew
+}
+PACE_CHANGES = {
+    Pace.USUAL: {Pace.USUAL, Pace.SLOW},
+    Pace.SLOW: {Pace.SLOW, Pace.PROBATION, Pace.USUAL},
+    Pace.PROBATION: {Pace.SLOW, Pace.USUAL},
 }
 
 
@@ -75,10 +88,11 @@ class MemberRecord:
     reading_place: Place | None = None  # its place when it began to read: there its leases count
     newest_done: float = -inf  # the start of the youngest lease that it has ended
     # How quickly it reads (`leases.slow_readers`).
-    slow: bool = False  # it rests: it gets a lease only if no other member will read the run
+    pace: Pace = Pace.USUAL
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
-    verdict_at: float = -inf  # when it was found slow
+    verdicts: int = 0  # how often in a row it was found slow
+    verdict_at: float = -inf  # the last time
     slow_until: float = 0.0
     # Whether others get at it (`leases.readers`, `coordinator.stuck_runs`).
     hidden_until: float = 0.0  # complaints count until then
@@ -122,10 +136,16 @@ class MemberRecord:
         assert standing in STANDING_CHANGES[self.standing], (self.standing, standing)
         self.standing = standing
 
+    def change_pace(self, pace: Pace) -> None:
+        """Its reads are seen in another way."""
+        assert pace in PACE_CHANGES[self.pace], (self.pace, pace)
+        self.pace = pace
+
     def check(self) -> None:
         """Assert what holds for one member."""
         if self.standing is Standing.BANNED:
             assert not self.have
         if self.standing is Standing.ORDINARY:
             assert not self.discounted
+        assert (self.pace is Pace.USUAL) == (not self.verdicts)
         assert self.credit >= 0

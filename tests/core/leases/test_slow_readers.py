@@ -49,6 +49,24 @@ def test_the_others_read_what_slow_nodes_do_not() -> None:
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
 
 
+def test_a_node_on_probation_reads_only_when_all_others_are_full() -> None:
+    """Otherwise the last run of all may be one that it is reading: all others waited two seconds for it."""
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
+    now = 1000.0  # its rest is over
+    book.expire(now)
+    for node in (A, B, C, D):
+        book.set_credit(node, 8)
+    given = book.grant(now)
+    assert sum(map(len, given.values())) == 4
+    assert D not in given
+    for run, lease in list(book.leases.items()):
+        finish(book, have, lease.node, run, now + 1)
+    for node in (A, B, C):
+        book.set_credit(node, 1)
+    assert D in book.grant(now + 1)
+
+
 def test_a_slow_node_rests_for_eight_of_its_own_reads() -> None:
     """Not of the others': it was given the last run of all, and they waited eight seconds for it."""
     book, have = make(2000, in_flight=4, most_in_flight=4)
@@ -65,13 +83,20 @@ def test_the_others_have_no_second_read_because_one_is_slow() -> None:
     """A second read of a node starves beside the first ones of all: storage idled for a twelfth of the time."""
     book, have = make(2000, in_flight=4, nodes=range(1, 9))
     run_swarm(book, have, dict.fromkeys(range(1, 9), 1.0), 4.0)
-    taken(book, have, D, 0.0, 8.0)
     for run, lease in list(book.leases.items()):
-        finish(book, have, lease.node, run, 8.0)
+        finish(book, have, lease.node, run, 4.0)
+    taken(book, have, D, 0.0, 4.0)
     for node in range(1, 9):
         book.set_credit(node, 8)
-    assert sorted(map(len, book.grant(8.0).values())) == [1] * 7
-    assert not book.runs_of(D)
+    assert {node: len(runs) for node, runs in book.grant(4.0).items()} == dict.fromkeys(
+        set(range(1, 9)) - {D}, 1
+    )
+
+
+def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
+    assert count[D] < 15
 
 
 def test_chance_may_call_a_node_slow_but_never_most_of_them() -> None:
@@ -192,7 +217,7 @@ def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -
 
 
 def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
-    """Storage froze for a moment: eight late ends are one verdict, and the last one adds nothing to the rest."""
+    """Storage froze for a moment: eight late ends are one verdict, and the later ones add nothing to its rest."""
     book, have = make()
     for node in (A, B):
         book.set_credit(node, 8)

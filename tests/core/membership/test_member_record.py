@@ -5,8 +5,10 @@ import pytest
 from p2pcache.core import bitset
 from p2pcache.core.leases.settings import HIDDEN_S
 from p2pcache.core.membership.member_record import (
+    PACE_CHANGES,
     STANDING_CHANGES,
     MemberRecord,
+    Pace,
     Reach,
     Standing,
 )
@@ -26,6 +28,18 @@ def test_standing_changes_only_as_the_table_says(before: Standing, after: Standi
     else:
         with pytest.raises(AssertionError):
             record.change_standing(after)
+
+
+@pytest.mark.parametrize("before", Pace)
+@pytest.mark.parametrize("after", Pace)
+def test_pace_changes_only_as_the_table_says(before: Pace, after: Pace) -> None:
+    record = MemberRecord(HERE, pace=before)
+    if after in PACE_CHANGES[before]:
+        record.change_pace(after)
+        assert record.pace is after
+    else:
+        with pytest.raises(AssertionError):
+            record.change_pace(after)
 
 
 def test_what_counts_depends_on_the_standing() -> None:
