@@ -49,7 +49,7 @@ def test_seven_nodes_lose_little_by_a_slow_one(seed: int) -> None:
     )  # fmt: skip
     all_complete(report)
     assert report.eta >= 0.93
-    assert report.alpha <= 1.004, "one read of the slow node is cut short"
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
 
 
 @pytest.mark.slow

@@ -245,6 +245,33 @@ def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     assert book.grant(2.1)[B] == [slow]
 
 
+def test_a_slow_read_is_waited_for_while_others_bring_more() -> None:
+    """Eight nodes, one at a tenth: storage was read for two to four runs more than there were, and none came sooner."""
+    book, have = make(in_flight=2, most_in_flight=2)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
+    member = have.roster.members[C]
+    slow = book.grant(0.0)[A][0]
+    finish(book, have, B, 1 - slow, 0.5)
+    assert book.can_wait(member, slow, 0.6)
+    assert not book.can_wait(member, slow, 2.0), "nothing else comes either"
+    have[B] = book.free
+    book.on_have(B, book.free, 0.5)
+    assert not book.can_wait(member, slow, 0.6), "nothing is left that others could bring"
+
+
+def test_no_loader_waits_for_a_slow_read() -> None:
+    book, have = make(in_flight=2, most_in_flight=2)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
+    slow = book.grant(0.0)[A][0]
+    finish(book, have, B, 1 - slow, 0.5)
+    member = have.roster.members[C]
+    assert book.can_wait(member, slow, 0.6)
+    book.on_urgent(1 << slow)
+    assert not book.can_wait(member, slow, 0.6)
+
+
 def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
     book, have = make(2, in_flight=2, most_in_flight=2)
     book.set_credit(A, 1)
