@@ -8,7 +8,7 @@ one place that knows what is proved of them.
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -151,6 +151,15 @@ class BlobPool:
                 elif (held := self._partial.get(blob_id)) is not None:
                     found[blob_id] = held
         return found
+
+    def disk_sum(self, blobs: Iterable[BlobFile]) -> int:
+        """Bytes of disk that these blobs take; the disk isn't asked."""
+        with self.lock:
+            return sum(
+                b.size if b.published else max(b.allocated, b.done_bytes)
+                for b in blobs
+                if b.on_disk
+            )
 
     def _load(self, blob_id: str, file: File) -> BlobFile:
         blob = BlobFile(blob_id, file)

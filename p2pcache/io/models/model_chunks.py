@@ -7,9 +7,10 @@ from typing import Protocol
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
+from p2pcache.core.pool.eviction import Limits
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, RunIndex, RunSet
-from p2pcache.io.blobs import proving
+from p2pcache.io.blobs import proving, reservation
 from p2pcache.io.blobs.blob_file import BlobFile, ChunkSource
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
@@ -21,6 +22,9 @@ from p2pcache.io.models.verification import verify
 
 class Home(Protocol):
     """The store that a model belongs to, as the model uses it."""
+
+    min_free_bytes: int
+    limits: Limits
 
     def publish(self, model: "ModelStore", ref: Ref | None, generation: int | None) -> str:
         """Make a whole model's tree and tag appear."""
@@ -143,6 +147,25 @@ class ModelStore:
                 position = blob.position(place.offset)
                 if not blob.bits[position]:
                     yield blob, position
+
+    def blobs_with(self, runs: RunSet) -> dict[int, list[int]]:
+        """The positions of these runs' chunks, by the number of the blob that has them."""
+        found: dict[int, list[int]] = {}
+        for run in bitset.members(runs):
+            for chunk in self.layout.run_chunks(run):
+                for place in self.layout.places(chunk):
+                    position = self._files[place.blob].position(place.offset)
+                    found.setdefault(place.blob, []).append(position)
+        return found
+
+    def check_space(self, nbytes: int) -> None:
+        """Check that so many more bytes fit beside what others were promised.
+
+        Raises:
+            NoSpace: they don't.
+        """
+        home = self._home
+        reservation.check(self._blobs, nbytes, home.min_free_bytes, home.limits.quota_bytes)
 
     # -- filling ---------------------------------------------------------------------------------
 

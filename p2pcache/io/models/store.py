@@ -41,6 +41,8 @@ from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
+from p2pcache.io.notes.kept_orders import FILE as KEPT
+from p2pcache.io.notes.kept_orders import KeptOrders
 
 _NOT_NOW = (NoSpace, Busy)  # a full disk, or somebody has the records locked
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
@@ -69,10 +71,11 @@ class Store:
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
         self._publisher = Publisher(self._blobs, self._trees, self._records)
-        self._removal = Removal(
-            self._blobs, self._records, self._manifests, self._trees, self._spare, self._models
-        )
+        self.removal = Removal(
+            self._blobs, self._records, self._manifests, self._trees, self._spare, self._writers, self._models
+        )  # fmt: skip
         self._closed = False
+        self.orders = KeptOrders(root / KEPT)
         self.node_id = cache_dir.node_id(disk, folders.root)
 
     @classmethod
@@ -215,7 +218,7 @@ class Store:
         whole = opened is not None and opened.complete
         done = 0 if remote else total if whole else self._blobs.done_bytes(blobs)
         return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
-                         tags, asked, row.last_used, row.uses, remote)  # fmt: skip
+                         tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
@@ -261,7 +264,7 @@ class Store:
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if a removal on a full disk took it."""
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            self._removal.keep_spare()
+            self.removal.keep_spare()
 
     # -- tags and trees --------------------------------------------------------------------------
 
@@ -342,7 +345,7 @@ class Store:
         if ref.digest is not None:
             return ref.digest
         tag = self._records.tag(ref.tag_key)
-        return tag[0] if tag is not None else self._asked(()).get(ref)
+        return tag[0] if tag is not None else self._asked(()).get(ref) or self.orders.named(ref)
 
     def generation_seen(self, ref: Ref) -> int:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
@@ -362,39 +365,35 @@ class Store:
     def remove_model(self, digest: str) -> int:
         """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            return self._removal.remove_model(digest)
+            return self.removal.remove_model(digest)
 
     def evict_model(self, digest: str, value: float = 0.0) -> int:
-        """See `Removal.evict_model`; a model without a name is removed."""
+        """See `Removal.evict_model`; a model without a name is removed, and what is ordered here stays."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
+            if (ordered := self.orders.runs(digest)) and (model := self.get(digest)):
+                return self.removal.let_go(model, model.have_runs() & ~ordered)
             if not self.names_of(digest):
-                return self._removal.remove_model(digest)
-            return self._removal.evict_model(digest, value)
+                return self.removal.remove_model(digest)
+            return self.removal.evict_model(digest, value)
 
     def candidates(self, costs: Mapping[str, float]) -> list[Candidate]:
         """The models with bytes here, as the decider of evictions wants them.
 
         `costs`: of a byte of a model that is fetched again, by digest; others cost what storage does.
         """
-        blobs = self._records.all_blobs()
-        return [
-            Candidate(
-                row.digest, self._blobs.disk_bytes(blobs.get(row.digest, {})), row.as_uses,
-                costs.get(row.digest, COST_STORAGE),
-            )
-            for row in self._records.model_rows() if row.digest in self._manifests.local
-        ]  # fmt: skip
+        blobs, found = self._records.all_blobs(), []
+        for row in self._records.model_rows():
+            if row.digest in self._manifests.local:
+                here = self._blobs.disk_bytes(blobs.get(row.digest, {}))
+                cost = costs.get(row.digest, COST_STORAGE)
+                ordered = self.removal.ordered_bytes(row.digest, self.orders.runs(row.digest))
+                found.append(Candidate(row.digest, here, row.as_uses, cost).but(ordered))
+        return found
 
-    def prune(
-        self,
-        *,
-        dry_run: bool = False,
-        all_unused: bool = False,
-        in_use: Collection[str] = (),
-        users: Users = NOBODY,
-    ) -> Pruned:
+    def prune(self, *, dry_run: bool = False, all_unused: bool = False,
+              in_use: Collection[str] = (), users: Users = NOBODY) -> Pruned:  # fmt: skip
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            return self._removal.prune(
+            return self.removal.prune(
                 self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.protocol.keep_orders import KeepOrder
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import proving
@@ -102,7 +103,29 @@ def life_of_evictions(path: Path, disk: Disk) -> None:
     store.close()
 
 
-LIVES = pytest.mark.parametrize("life", [life, life_of_changes, life_of_evictions])
+def life_of_parts(path: Path, disk: Disk) -> None:
+    """Parts of a model are ordered, come, go, and come back as a whole one, of which the rest goes again."""
+    store = open_store(path, disk)
+    runs = OLD_MODEL.layout.run_count
+    store.orders.replace([order(0, runs // 2)], ())
+    part = OLD_MODEL.add(store, reserve=False)
+    OLD_MODEL.fill(part, range(OLD_MODEL.layout.chunk_count // 2))
+    part.flush()
+    store.removal.let_go(part, 0b1011)
+    OLD_MODEL.fill(part)
+    part.publish(REF, 1)
+    store.removal.let_go(part, bitset.full(runs) & ~0b100)
+    OLD_MODEL.fill(part)
+    part.publish(REF, 1)
+    store.evict_model(OLD_MODEL.digest, 3.0)
+    store.close()
+
+
+def order(first: int, end: int) -> KeepOrder:
+    return KeepOrder(REF.namespace, REF.name, REF.tag, OLD_MODEL.digest, ((first, end),))
+
+
+LIVES = pytest.mark.parametrize("life", [life, life_of_changes, life_of_evictions, life_of_parts])
 
 
 def check(path: Path) -> int:
