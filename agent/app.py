@@ -25,6 +25,7 @@ from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
+from p2pcache.agent.jobs.keeps import Keeps
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
@@ -46,6 +47,7 @@ from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.keep_orders import KeepOrders
 from p2pcache.core.settings import SwarmSettings, UploadSettings
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
 from p2pcache.ids import format_node
@@ -174,6 +176,8 @@ class AgentApp:
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
+        self.keeps = Keeps(self.context, self.downloads, pulls, order)
+        self.metrics.kept = self.keeps.figures
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
@@ -212,10 +216,12 @@ class AgentApp:
                 if self.settings.origin:
                     await self._use_origin(self.settings.origin)
                 if self.link is not None:
+                    await self.room.measure()
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
                 self.room.start()
                 self.claims.start()
+                self.keeps.start()
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
@@ -321,7 +327,8 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.context.told.announce(self.downloads.swarms.values()),
-            self._name, warms=True, tells=True, role=self.settings.role, labels=self._labels,
+            self._name, warms=True, tells=True, keeps=True, role=self.settings.role, labels=self._labels,
+            room_bytes=self.room.for_parts_bytes, link_bytes_s=self.settings.upload_bytes_per_s,
         )  # fmt: skip
 
     def _update_address(self) -> None:
@@ -342,7 +349,9 @@ class AgentApp:
         usage = self.context.usage
         active = self.context.told.active(self.downloads.swarms.values())
         ended = self.journal.take_untold()
-        return m.Heartbeat(self.net.load, active, usage.free_bytes, usage.cached_bytes, ended)
+        return m.Heartbeat(
+            self.net.load, active, usage.free_bytes, usage.cached_bytes, ended, self.room.for_parts_bytes
+        )  # fmt: skip
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
@@ -368,6 +377,9 @@ class AgentApp:
             self.warms.on_warm(message)
         elif isinstance(message, m.NodeQuestion):
             self.answers.on_question(message)
+            return
+        elif isinstance(message, KeepOrders):
+            self.tasks.spawn_contained(self.keeps.on_orders(message), name="keep-orders")
             return
         if isinstance(message, m.ClonedId):
             self.queries.on_twin_seen(message.address)

@@ -63,7 +63,7 @@ class DownloadManager:
         self._settings = settings
         self._journal = journal
         self._trusted = context.settings.compile_cache_namespaces
-        self._opening = Turns()
+        self.opening = Turns()
         # Models that the cache held at the start, and that no swarm has yet.
         self._unseeded: dict[str, ModelInfo] = {}
         self._runner = DownloadRunner(context, journal)
@@ -118,7 +118,7 @@ class DownloadManager:
             raise _removed(ref)
         swarm.store.pin()
         try:
-            async with self._opening.of(swarm.digest):
+            async with self.opening.of(swarm.digest):
                 yield
         finally:
             swarm.store.unpin()
@@ -167,7 +167,7 @@ class DownloadManager:
             Conflict: it is in use.
             P2PCacheError: the disk refused.
         """
-        async with self._opening.of(digest):
+        async with self.opening.of(digest):
             swarm = self.swarms.get(digest)
             await self.leave_swarm(digest)
             try:
@@ -205,7 +205,8 @@ class DownloadManager:
             (self._sent.get(digest, -inf), digest)
             for digest, swarm in self.swarms.items()
             if not swarm.complete and not swarm.store.pins and digest not in self.running
-        ]
+            and not store.orders.kept_of(digest)
+        ]  # fmt: skip
         for sent, digest in sorted(idle):
             if now - sent < BEGUN_S:
                 break
@@ -259,8 +260,9 @@ class DownloadManager:
         return download.report(self._context.now())
 
     async def join_or_begin(
-        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
-    ) -> Download:
+        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None,
+        kept: bool = False,
+    ) -> Download:  # fmt: skip
         """Join the running download of a model, or start one.
 
         Args:
@@ -268,13 +270,14 @@ class DownloadManager:
             digest: of the model.
             whole: all of it is wanted; else only the runs that `Download.wish` will name.
             timeline: of the client's pull; the download keeps that of its first client.
+            kept: it is ordered by the tracker, so that no client waits for it at first.
 
         Raises:
             NoSpace: it doesn't fit; this is checked before the first byte.
             Conflict: it was removed meanwhile.
             P2PCacheError: the manifest can't be read, is invalid, or names programs that aren't trusted.
         """
-        async with self._opening.of(digest):
+        async with self.opening.of(digest):
             swarm = self.swarms.get(digest)
             permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
             running = self.running.get(digest)
@@ -295,7 +298,7 @@ class DownloadManager:
             timeline = timeline or self.timeline()
             self.on_phase(timeline, "manifest")
             download = Download(
-                ref, swarm, timeline, self._context.now(), time.time(), whole=whole
+                ref, swarm, timeline, self._context.now(), time.time(), whole=whole, kept=kept
             )  # fmt: skip
             if swarm.complete:
                 self._journal.hits += 1
@@ -372,7 +375,7 @@ class DownloadManager:
 
     async def hide_arriving(self, digest: str) -> None:
         """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
-        async with self._opening.of(digest):
+        async with self.opening.of(digest):
             if digest in self.shown_unused():
                 await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 

@@ -1,5 +1,6 @@
 """Answers to the tracker's questions about this node: what runs here, what ended here, how full it is."""
 
+import time
 from collections.abc import Awaitable, Callable
 
 import msgspec
@@ -8,6 +9,8 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.journal import Journal
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import UsageError
+from p2pcache.io import pools
+from p2pcache.io.models.room import standing
 
 MAX_ROWS = 100
 
@@ -48,6 +51,8 @@ class NodeAnswers:
             rows = [row.as_json() for row in await self._journal.rows(limit)]
         elif asked.what == "room":
             rows = [await self._room()]
+        elif asked.what == "model":
+            rows = await pools.STEPS.run(standing, self._context.store, asked.text, time.time())
         else:  # a newer tracker
             unknown = f"this agent doesn't know the question {asked.what[:40]!a}"
             link.send(m.NodeAnswer(asked.id, code=UsageError.exit_code, message=unknown))

@@ -1,0 +1,48 @@
+"""A real agent that is killed while it fetches what it is ordered to keep."""
+
+import random
+import time
+from pathlib import Path
+
+from loadtest.kit.daemons import wait_until
+from p2pcache.core.protocol.keep_orders import KeepOrder
+from p2pcache.io.notes.kept_orders import FILE, KeptOrders
+from tests.functional.node import MakeCluster, push
+
+SIZE = 8 << 20
+
+
+def test_kill_9_loses_no_order_and_few_bytes(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    (source / "weights.bin").write_bytes(random.Random(1).randbytes(SIZE))
+    rate = ("--origin-bytes-per-s", str(SIZE // 6), "--flush-interval-s", "0.2")
+    cluster = make_cluster(agents=1, tracker=False, agent_flags=rate)
+    push(cluster, source)
+    (agent,) = cluster.agents
+    digest = agent.client.model("m:v1")["digest"]
+    agent.kill()
+    ordered = KeepOrder("library", "m", "v1", digest, ((4, 12), (16, 28)))  # of 32 runs
+    KeptOrders(agent.cache_dir / FILE).replace([ordered], ())
+    wanted = 20 * SIZE // 32
+
+    def done() -> int:
+        return sum(model["bytes_done"] for model in agent.client.models())
+
+    agent.start()
+    wait_until(lambda: done() > wanted // 3, 20)
+    time.sleep(0.5)
+    agent.kill()
+    agent.start()
+    assert wanted // 4 < done() < wanted, (
+        "it began again where it was, or had all before it was killed"
+    )
+    wait_until(lambda: done() == wanted, 20)
+    (model,) = agent.client.models()
+    assert (model["ref"], model["kept"]) == ("m:v1", "part")
+    verified = list(agent.client.verify("m:v1"))[-1]
+    assert verified["chunks_bad"] == 0
+    assert agent.client.status()["bytes"]["origin"] < wanted
+    assert cluster.run("rm", "m:v1", code=10).stderr
+    cluster.run("prune", "--all", "--yes")
+    assert done() == wanted
