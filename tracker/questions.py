@@ -14,7 +14,7 @@ from p2pcache.core.protocol.messages import (
     Ask,
     Refusal,
 )
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import OriginUnavailable, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.tracker.answers import Answers, Made
 from p2pcache.tracker.catalog import Catalog
@@ -104,8 +104,11 @@ class Questions:
             case "resolve":
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
             case "manifest":
-                return _part(await self._catalog.manifest(ask.text), ask.offset)
-            case "nodes" | "status" | "swarms" | "locate":
+                return _part(await self._manifest(ask.text), ask.offset)
+            case "locate":
+                made = await self._answers.locate(Ref.parse(ask.text))
+                return _whole(await self.of_nodes.ask_holders(made.body))
+            case "nodes" | "status" | "swarms":
                 return _whole((await self._made(ask)).body)
             case "warm":
                 return _json(await self.warming.warm(ask.text))
@@ -135,15 +138,27 @@ class Questions:
             return await self.keeping.keep(ask.text)
         return await self.keeping.drain_node(ask.text)
 
+    async def _manifest(self, digest: str) -> bytes:
+        """From the origin; while it doesn't answer, from a node that has the model."""
+        away = self._catalog.trouble is not None and self._catalog.known_manifest(digest) is None
+        if away and (found := await self.of_nodes.ask_manifest(digest)):
+            self._catalog.learn_manifest(digest, found)
+            return found
+        try:
+            return await self._catalog.manifest(digest)
+        except (Unreachable, OriginUnavailable):
+            if not (found := await self.of_nodes.ask_manifest(digest)):
+                raise
+            self._catalog.learn_manifest(digest, found)
+            return found
+
     async def _made(self, ask: Ask) -> Made:
         """An answer about the tracker's state, as people get it over HTTP."""
         if ask.what == "nodes":
             return await self._answers.nodes()
         if ask.what == "status":
             return await self._answers.status()
-        if ask.what == "swarms":
-            return await self._answers.swarms()
-        return await self._answers.locate(Ref.parse(ask.text))
+        return await self._answers.swarms()
 
     async def _put_tag(self, text: str) -> object:
         try:

@@ -143,6 +143,8 @@ class Keeps:
             log.info(
                 "keeping %s: all is here after %.1f s", kept.ref.short, time.monotonic() - began
             )
+        except Conflict as error:  # the next look sees how things are
+            log.info("keeping %s: %s", kept.ref.short, error)
         except P2PCacheError as error:
             code = refusal_of(error, self._context.store.limits.quota_bytes)
             _, pause = self._retry.get(digest, (0.0, AGAIN_S / 2))

@@ -9,6 +9,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.journal import Journal
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import UsageError
+from p2pcache.ids import is_digest
 from p2pcache.io import pools
 from p2pcache.io.models.room import standing
 
@@ -44,6 +45,9 @@ class NodeAnswers:
     async def _answer(self, asked: m.NodeQuestion) -> None:
         link = self._context.link
         assert link is not None
+        if asked.what == "manifest":
+            link.send(m.NodeAnswer(asked.id, await self._manifest(asked.text, asked.limit)))
+            return
         limit = min(asked.limit, MAX_ROWS)
         if asked.what == "pulls":
             rows = self._pulls()[:limit]
@@ -58,3 +62,13 @@ class NodeAnswers:
             link.send(m.NodeAnswer(asked.id, code=UsageError.exit_code, message=unknown))
             return
         link.send(m.NodeAnswer(asked.id, msgspec.json.encode(rows)))
+
+    async def _manifest(self, digest: str, begin: int) -> bytes:
+        """A part of a manifest; nothing of one that isn't here."""
+        encoded = (
+            await pools.STEPS.run(self._context.store.manifest, digest)
+            if is_digest(digest)
+            else None
+        )
+        begin = max(0, begin)
+        return (encoded or b"")[begin : begin + m.NODE_MANIFEST_BYTES]

@@ -1,6 +1,7 @@
 """Parts of models that a tracker orders a node to keep: real agents, orders by hand."""
 
 import asyncio
+import json
 import random
 import shutil
 from collections.abc import Callable
@@ -208,3 +209,42 @@ async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> N
 
 def _refused(message: Any) -> bool:
     return any(row.refused for row in getattr(message, "kept", ()))
+
+
+async def test_a_loader_takes_only_its_runs_from_holders_of_parts(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    cut = layout.run_count // 2
+    async with cluster(tmp_path, "", "", "") as (low, high, reader):
+        await tell(low, order(layout, (0, cut)))
+        await tell(high, order(layout, (cut, layout.run_count)))
+        await until_has(low, layout, span(0, cut))
+        await until_has(high, layout, span(cut, layout.run_count))
+        no_storage(tmp_path)
+        wish = {"ref": f"{REF}@blake3:{layout.digest}", "needed": True}
+        async with client(reader) as session, session.post("/v1/load", json=wish) as answer:
+            first = json.loads(await answer.content.readline())
+            runs = [[2, 5], [cut + 1, cut + 3]]
+            body = {"load": first["load"], "runs": runs, "urgent": True}
+            async with session.post("/v1/demand", json=body) as said:
+                assert await said.json() == {"missing": 5}
+            wanted = span(2, 5) | span(cut + 1, cut + 3)
+            await until(lambda: has(reader, layout) == wanted)
+            await asyncio.sleep(0.2)
+        assert has(reader, layout) == wanted
+        assert low.metrics.totals()["served"] == layout.bytes_of(span(2, 5))
+        assert high.metrics.totals()["served"] == layout.bytes_of(span(cut + 1, cut + 3))
+
+
+async def test_a_manifest_comes_from_a_holder_when_storage_is_gone(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, (0, layout.run_count)))
+        await until_has(app, layout, span(0, layout.run_count))
+    gone = tmp_path / "origin"
+    gone.rename(tmp_path / "away")
+    gone.mkdir()
+    async with cluster(tmp_path, "", "") as (app, reader):  # with a tracker that knows nothing
+        gone.rmdir()
+        assert has(app, layout) == span(0, layout.run_count)
+        done = await pull(reader, f"{REF}@blake3:{layout.digest}")
+        assert (done["event"], done["bytes_peers"]) == ("done", layout.total_bytes), done
