@@ -25,7 +25,6 @@ from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
-from p2pcache.agent.jobs.keeps import Keeps
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.node_answers import NodeAnswers
 from p2pcache.agent.jobs.pulls import Pulls
@@ -34,6 +33,7 @@ from p2pcache.agent.jobs.room import RoomMaker, limits_of
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.keep.keeps import Keeps
 from p2pcache.agent.node import location
 from p2pcache.agent.node.explain import Explainer
 from p2pcache.agent.node.governor_loop import GovernorLoop

@@ -16,7 +16,7 @@ from p2pcache.core.protocol.messages import (
 )
 from p2pcache.errors import OriginUnavailable, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.tracker.answers import Answers, Made
+from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
@@ -105,11 +105,8 @@ class Questions:
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
             case "manifest":
                 return _part(await self._manifest(ask.text), ask.offset)
-            case "locate":
-                made = await self._answers.locate(Ref.parse(ask.text))
-                return _whole(await self.of_nodes.ask_holders(made.body))
-            case "nodes" | "status" | "swarms":
-                return _whole((await self._made(ask)).body)
+            case "nodes" | "status" | "swarms" | "locate":
+                return _whole(await self._made(ask))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
             case "pulls" | "history" | "room":
@@ -152,13 +149,16 @@ class Questions:
             self._catalog.learn_manifest(digest, found)
             return found
 
-    async def _made(self, ask: Ask) -> Made:
-        """An answer about the tracker's state, as people get it over HTTP."""
+    async def _made(self, ask: Ask) -> bytes:
+        """An answer about the tracker's state, as people get it over HTTP; nodes add why they have a model."""
         if ask.what == "nodes":
-            return await self._answers.nodes()
+            return (await self._answers.nodes()).body
         if ask.what == "status":
-            return await self._answers.status()
-        return await self._answers.swarms()
+            return (await self._answers.status()).body
+        if ask.what == "swarms":
+            return (await self._answers.swarms()).body
+        located = await self._answers.locate(Ref.parse(ask.text))
+        return await self.of_nodes.ask_holders(located.body)
 
     async def _put_tag(self, text: str) -> object:
         try:

@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 SEED_FIRST = 20  # models that are served before the agent answers: each takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
-LEAVE_LOOK_S = (
-    0.02  # between two looks whether a download has left; its last flush takes milliseconds
-)
+LEAVE_LOOK_S = 0.02  # between two looks whether a download has left: a flush takes milliseconds
 
 Admit = Callable[[Ref, str, int], Awaitable[None]]
 """Raises `OverQuota` if the pool may not hold one more copy of a model: its ref, digest and bytes."""

@@ -14,8 +14,8 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
-from p2pcache.agent.jobs.kept_report import KeptRows, refusal_of
 from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.agent.keep.kept_report import KeptRows, refusal_of
 from p2pcache.core import bitset
 from p2pcache.core.pool.kept_models import KeptModel, OrderUpdate
 from p2pcache.core.protocol.keep_orders import KeepOrders
