@@ -38,6 +38,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
     "models": {
         "pull": "Fetch a model and print its directory.",
+        "run": "Start an engine whose model is a ref.",
         "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
         "cancel": "End a pull or a warm on this node, for all who wait for it.",
         "push": "Store a directory as a model.",
@@ -93,6 +94,7 @@ _EPILOG = """\b
 Examples:
   p2pcache push ./llama team/llama:v3      store a directory as a model
   vllm serve "$(p2pcache pull team/llama:v3)"
+  p2pcache run -- vllm serve team/llama:v3 start an engine, and let the weights come meanwhile
   p2pcache COMMAND --help                  each command explains itself
 
 \b

@@ -8,6 +8,7 @@ from p2pcache.errors import UsageError
 DIGEST_BYTES = 32  # BLAKE3-256
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+SCHEME = "p2pcache://"  # before a ref, where something else could stand, such as the address of other storage
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
 

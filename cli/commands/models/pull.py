@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
@@ -13,7 +13,7 @@ from p2pcache.cli.support.connect import find_agent, need_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
-from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
+from p2pcache.cli.support.progress import Event, Reporter, follow, make_reporter, peer_share
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import NotFound, P2PCacheError
@@ -115,18 +115,12 @@ def pull(
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
     hold_s = parse_duration(hold_for) if hold_for else 0.0
-    options = PullOptions(
-        force_generation, include, exclude, background, hold, hold_s, hold_pid, url
-    )
-    with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
-        reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
-        resolved: Event = {}
-        with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
-            done = follow(_remembering(events, resolved), reporter)
-        tree = _directory(loaded, done)
+    options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid, url)
+    reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
+    with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, _summary(wanted, done))
+        reporter.done(done, summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -135,6 +129,37 @@ def pull(
             )
         if linger and int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
             linger(str(done["digest"]))  # a pull that fetched nothing has nothing new to hand on
+
+
+class Brought(NamedTuple):
+    """A pull that is done."""
+
+    event: Event  # its last one
+    tree: Path  # the directory, as this process sees it
+    linger: "Linger | None"  # serves the swarm before this process ends; None: an agent does it, which stays
+
+
+@contextmanager
+def brought(
+    loaded: Loaded, wanted: Ref, options: PullOptions, reporter: Reporter, *, quiet: bool
+) -> Iterator[Brought]:
+    """Pull a model; an agent of our own, where there is no other, lives as long as the block.
+
+    Args:
+        loaded: the client's settings.
+        wanted: the model.
+        options: of the pull.
+        reporter: shows the events but for the last.
+        quiet: print no notes.
+
+    Raises:
+        P2PCacheError: the pull's own error.
+    """
+    with _pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
+        resolved: Event = {}
+        with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
+            done = follow(_remembering(events, resolved), reporter)
+        yield Brought(done, _directory(loaded, done), linger)
 
 
 @contextmanager
@@ -219,7 +244,8 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     return target
 
 
-def _summary(ref: Ref, done: Event) -> str:
+def summary(ref: Ref, done: Event) -> str:
+    """Say in a line what a pull brought."""
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:

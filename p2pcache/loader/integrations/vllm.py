@@ -18,9 +18,11 @@ from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.api import safe_open
+from p2pcache.loader.integrations.adapters import register_resolver
 from p2pcache.loader.integrations.weights import (
     EngineSettings,
     borrow_handlers,
+    device_for,
     find_weights,
     stream_weights,
 )
@@ -32,6 +34,7 @@ _EXTRA = "--model-loader-extra-config"
 # Of DefaultModelLoader's extra config, valid here, too.
 _VLLM_KEYS = ("enable_weights_track", "enable_multithread_load", "num_threads")
 _FORMAT = "load_format"  # with which vLLM reads a complete model: "auto", "fastsafetensors", ...
+_OURS = ("auto", "safetensors")  # of vLLM's formats, those that read what we read
 _INDEX = "model.safetensors.index.json"
 
 
@@ -48,6 +51,12 @@ def register() -> None:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         log.warning("no load format %r: this vLLM can't take it (%s)", LOAD_FORMAT, error)
         return
+    try:
+        register_resolver()
+    except (ImportError, AttributeError, TypeError) as error:
+        log.warning(
+            "no adapters by p2pcache: this vLLM has no resolvers as we know them (%s)", error
+        )
     borrow_handlers("vllm")
 
 
@@ -125,21 +134,24 @@ def full_loader(base: type[Any]) -> type[Any]:
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
-            where = find_weights(source.model_or_path, self._p2pcache)
-            if not isinstance(where, str):
+            where, device = find_weights(source.model_or_path, self._p2pcache), "cpu"
+            reason = _unsupported(source, self.load_config)
+            if where is not None and not reason and self.load_config.load_format in _OURS:
+                device = device_for(where, self._p2pcache)
+            if where is None or (not isinstance(where, str) and device == "cpu"):
                 if where is not None:
                     log.info("%s is complete: vLLM reads it itself", where)
                     source = dataclasses.replace(source, model_or_path=str(where))
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
                 return found
-            if reason := _unsupported(source, self.load_config):
+            if reason:
                 raise UsageError(
                     f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
                 )
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
             return stream_weights(
-                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix
+                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix, device=device
             )
 
     return P2PCacheModelLoader

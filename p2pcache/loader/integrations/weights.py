@@ -15,10 +15,13 @@ from typing import Any
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import IntegrityError, UsageError
-from p2pcache.ids import Ref
-from p2pcache.loader.api import HOST_LIMIT, iter_tensors
+from p2pcache.ids import SCHEME, Ref
+from p2pcache.io.models.published_tree import ref_of_tree
+from p2pcache.loader.api import iter_tensors
+from p2pcache.loader.format.dtypes import import_torch
+from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.resolve import open_source
-from p2pcache.loader.source.base import Range
+from p2pcache.loader.source.base import Range, Source
 from p2pcache.loader.source.catalog import fetch
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
@@ -29,6 +32,9 @@ log = logging.getLogger(__name__)
 _CONFIG = "config.json"
 # Files that must be equal to the ref's: the tag may have moved since the directory was pulled.
 _SAME_VERSION = (_CONFIG, "model.safetensors.index.json")
+_MISTRALS = (
+    "consolidated*.safetensors"  # engines prefer them to the same weights in the usual files
+)
 # Patterns of files that hold weights, as publishers name them.
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.h5", "*.msgpack", "*.onnx")
 
@@ -39,8 +45,13 @@ class EngineSettings:
 
     ref: str = ""  # has the weights for model directories without any; "": none
     agent: str | None = None
-    memory_limit: int | str = HOST_LIMIT  # bytes, or text such as "2GiB"
+    memory_limit: int | str | None = (
+        None  # bytes, or text such as "2GiB"; None: the loader's default
+    )
     timeout_s: float | None = None  # of a load; None: no limit
+    device: str = (
+        "cpu"  # "cuda": one worker alone gets its weights on its GPU, through pinned memory
+    )
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], where: str) -> "EngineSettings":
@@ -60,8 +71,10 @@ class EngineSettings:
         for key in ("ref", "agent"):
             if not isinstance(given.get(key, ""), str):
                 raise UsageError(f"{where}: {key} must be text")
-        limit, timeout_s = given.get("memory_limit", HOST_LIMIT), given.get("timeout_s")
-        if isinstance(limit, bool) or not isinstance(limit, int | str):
+        if given.get("device", "cpu") not in ("cpu", "cuda"):
+            raise UsageError(f'{where}: device must be "cpu" or "cuda"')
+        limit, timeout_s = given.get("memory_limit"), given.get("timeout_s")
+        if isinstance(limit, bool) or not isinstance(limit, int | str | None):
             raise UsageError(f'{where}: memory_limit must be bytes or text such as "2GiB"')
         if isinstance(limit, str):
             parse_size(limit)
@@ -77,59 +90,95 @@ class EngineSettings:
 def find_weights(model: str, settings: EngineSettings) -> str | Path | None:
     """Where to load the weights of an engine's model from.
 
+    A directory that the agent made of some of a model's files, as `p2pcache pull --exclude` does, is known to
+    belong to that model. So a draft model beside another one needs no setting.
+
     Args:
-        model: the engine's model: a directory, or a name in a hub.
+        model: the engine's model: a directory, a ref (see `named_ref`), or a name in a hub.
         settings: the operator's.
 
     Returns:
-        The directory itself if it has safetensors. For a model's directory without weights: the ref, or
-        the ref's directory if it is complete here. None: the engine must find the weights itself.
+        The directory itself if it has safetensors. For a ref, and for a model's directory without weights:
+        the ref with its digest, or its directory if it is complete here. None: the engine must find the
+        weights itself.
 
     Raises:
-        IntegrityError: the directory is from another version than the ref.
+        IntegrityError: the directory is from another version than the settings' ref.
         P2PCacheError: the ref can't be opened.
     """
     folder = Path(model)
     if not folder.is_dir():
-        return None
+        named = named_ref(model)
+        return None if named is None else _pin(named, settings)
     if next(folder.glob("*.safetensors"), None) is not None:
         return folder
-    if not settings.ref or not (folder / _CONFIG).is_file():
+    if not (folder / _CONFIG).is_file():
         return None
     if any(next(folder.glob(pattern), None) is not None for pattern in WEIGHTS):
         return None
-    return pin_ref(folder, settings)
+    own = ref_of_tree(folder)
+    if settings.ref:
+        wanted = Ref.parse(settings.ref)
+        try:
+            return _pin(wanted, settings, folder)
+        except IntegrityError:
+            if own is None or own.full_name == wanted.full_name:
+                raise
+    return None if own is None else _pin(own, settings)
 
 
-def pin_ref(folder: Path, settings: EngineSettings) -> str | Path:
-    """The settings' ref with its digest, after checking that the directory is from the same model.
+def named_ref(model: str) -> Ref | None:
+    """The ref that an engine was told in a model's place, such as the path of a reload; None: it is no ref.
 
-    Returns:
-        The ref; of a model that is complete here, its directory.
+    It has a tag or a digest, since a bare `org/model` is a name in a hub, or begins with "p2pcache://".
+
+    Raises:
+        UsageError: "p2pcache://" and no ref.
+    """
+    if model.startswith(SCHEME):
+        return Ref.parse(model.removeprefix(SCHEME).rstrip("/"))
+    try:
+        return Ref.parse(model) if ":" in model else None
+    except UsageError:  # s3://..., a path that isn't there
+        return None
+
+
+def _pin(ref: Ref, settings: EngineSettings, folder: Path | None = None) -> str | Path:
+    """The ref with its digest; of a model that is complete here, its directory.
+
+    Args:
+        ref: of the weights.
+        settings: the operator's.
+        folder: must be from the same model and version; None: the ref alone counts.
 
     Raises:
         IntegrityError: it is from another model or version.
         P2PCacheError: the ref can't be opened.
     """
-    source = open_source(settings.ref, agent=settings.agent, fetch="all")
+    source = open_source(str(ref), agent=settings.agent, fetch="all")
     try:
-        files = dict(source.files())
-        names = [name for name in _SAME_VERSION if name in files and (folder / name).is_file()]
-        ranges = [Range(name, 0, files[name]) for name in names]
-        theirs = fetch(source, ranges, Deadline(settings.timeout_s, source.name))
-        found = dict(zip(names, theirs, strict=True)) | ({} if _CONFIG in names else {_CONFIG: b""})
-        for name, data in found.items():
-            if (folder / name).read_bytes() != data:
-                raise IntegrityError(
-                    f"{folder}/{name} isn't that of {settings.ref}: the tag moved, or it is another model; "
-                    "pull the directory again, or name the ref with its digest"
-                )
+        if folder is not None:
+            _compare(source, folder, ref, settings.timeout_s)
         if isinstance(source, DirectorySource):
             return source.path
         digest = source.stats().digest
     finally:
         source.close()
-    return str(Ref.parse(settings.ref)._replace(digest=digest)) if digest else settings.ref
+    return str(ref._replace(digest=digest or ref.digest))
+
+
+def _compare(source: Source, folder: Path, ref: Ref, timeout_s: float | None) -> None:
+    files = dict(source.files())
+    names = [name for name in _SAME_VERSION if name in files and (folder / name).is_file()]
+    ranges = [Range(name, 0, files[name]) for name in names]
+    theirs = fetch(source, ranges, Deadline(timeout_s, source.name))
+    found = dict(zip(names, theirs, strict=True)) | ({} if _CONFIG in names else {_CONFIG: b""})
+    for name, data in found.items():
+        if (folder / name).read_bytes() != data:
+            raise IntegrityError(
+                f"{folder}/{name} isn't that of {ref}: the tag moved, or it is another model; "
+                "pull the directory again, or name the ref with its digest"
+            )
 
 
 def stream_weights(
@@ -138,23 +187,27 @@ def stream_weights(
     *,
     skip: Callable[[str], bool] | None = None,
     prefix: str = "",
+    device: str = "cpu",
 ) -> Iterator[tuple[str, Any]]:
     """Iterate over (name, tensor) in the order in which bytes arrive.
 
     Tensors stay valid. They are on the host, since each tensor-parallel rank cuts its part out before
-    it copies that to its GPU. A complete directory is mapped, as the engines themselves do it.
+    it copies that to its GPU, unless `device` says otherwise. A complete directory is mapped, as the engines
+    themselves do it.
 
     Args:
         where: from `find_weights`.
         settings: the operator's.
         skip: true for names that aren't read; None: all are.
         prefix: goes before each name.
+        device: from `device_for`.
 
     Raises:
         P2PCacheError: as `iter_tensors`.
     """
     with iter_tensors(
         where,
+        device=device,
         filter=None if skip is None else lambda name: not skip(name),
         memory="mapped",
         memory_limit=settings.memory_limit,
@@ -164,6 +217,35 @@ def stream_weights(
     ) as found:
         for name, tensor in found:
             yield prefix + name, tensor
+
+
+def device_for(where: str | Path, settings: EngineSettings) -> str:
+    """Where this process' weights go: "cuda", its current GPU, if the operator wishes so and that pays.
+
+    A worker among several takes a part of each tensor. It would bring all of it over its link to the GPU,
+    where its engine copies the part from the host.
+
+    Args:
+        where: from `find_weights`. Of a directory with Mistral's own files the engine chooses some.
+        settings: the operator's.
+    """
+    if settings.device == "cpu":
+        return "cpu"
+    if isinstance(where, Path) and next(where.glob(_MISTRALS), None) is not None:
+        return "cpu"
+    torch = import_torch()
+    try:
+        cuda_device(settings.device)
+    except UsageError as error:
+        log.warning("weights go through host memory: %s", error)
+        return "cpu"
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        workers = distributed.get_world_size()
+        if workers > 1:
+            log.info("%d workers share the model, so weights go through host memory", workers)
+            return "cpu"
+    return settings.device
 
 
 def borrow_handlers(engine: str) -> None:
