@@ -235,7 +235,8 @@ def test_a_tensor_that_does_not_arrive_is_an_error(
 @pytest.mark.parametrize(
     ("given", "device"),
     [("cuda", "cuda"), (1, "cuda:1"), ({"": 0}, "cuda:0"), (torch.device("cuda", 2), "cuda:2"),
-     ("auto", None), (None, None), ("cpu", None), ({"": "cpu"}, None), ({"lm_head": 0, "model": 1}, None), (True, None)],
+     ("auto", None), (None, None), ("cpu", None), ({"": "cpu"}, None), ({"lm_head": 0, "model": 1}, None),
+     (True, None)],
 )  # fmt: skip
 def test_a_device_map_of_one_gpu(
     monkeypatch: pytest.MonkeyPatch, given: Any, device: str | None
