@@ -183,7 +183,7 @@ class OpenModel(Closeable):
                 backend = CudaBackend(self._device)
                 self._device_reads = DeviceReads(self._session.source, backend)
             reads = self._device_reads
-        tensor = reads.read(batch)
+        tensor = reads.bring(batch)
         self._count(item, waited_s, time.monotonic() - began)
         return tensor
 

@@ -25,7 +25,7 @@ _STREAMABLE = {"vllm": ("auto", "p2pcache"), "sglang": ("auto", "safetensors")}
 class Found(NamedTuple):
     """The model of a command line."""
 
-    index: int  # of the argument
+    at: int  # number of the argument
     prefix: str  # what stands before the ref in the argument, such as "--model="
     text: str  # the ref as it is written
 
@@ -66,7 +66,7 @@ def other_refs(argv: Sequence[str], model: Found | None) -> list[str]:
     """
     found: dict[str, None] = {}
     for index, word in enumerate(argv):
-        if model is None or index != model.index:
+        if model is None or index != model.at:
             found |= dict.fromkeys(_ADDRESS.findall(word))
     for text in found:
         Ref.parse(text.rstrip("/"))
@@ -117,7 +117,7 @@ def with_model(argv: Sequence[str], model: Found, directory: Path, *, stream: bo
         stream: weights come while they arrive.
     """
     made = list(argv)
-    made[model.index] = f"{model.prefix}{directory}"
+    made[model.at] = f"{model.prefix}{directory}"
     engine = engine_of(argv)
     if engine and _value(argv, _SERVED) is None:
         made += [_SERVED, spelled(model.text)]

@@ -18,7 +18,7 @@ _SLOTS = 6  # each reader fills one while others are copied from
 
 
 class DeviceReads:
-    """Reads tensors one by one. Thread-safe; any thread may call `read`."""
+    """Reads tensors one by one. Thread-safe; any thread may call `bring`."""
 
     def __init__(self, source: Source, backend: Backend) -> None:
         """Pin the first slot and start no thread yet.
@@ -37,7 +37,7 @@ class DeviceReads:
             min(_READERS, max(2, os.cpu_count() or 2)), "p2pcache-open", initializer=backend.enter
         )
 
-    def read(self, batch: Batch) -> Any:
+    def bring(self, batch: Batch) -> Any:
         """Read a tensor or slice whose bytes are available; the caller's stream waits for its copies.
 
         Args:

@@ -123,6 +123,6 @@ def test_mistakes_are_told_before_anything_is_brought(run: Run, args: list[str],
 def test_the_plugin_is_looked_for_beside_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
     beside = str(Path(sys.executable).with_name("vllm"))
     assert not module._has_plugin("vllm", beside)  # vLLM isn't installed here
-    monkeypatch.setattr(module.importlib.metadata, "version", lambda _: "1")
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "1")
     assert module._has_plugin("vllm", beside)
     assert not module._has_plugin("vllm", "/elsewhere/bin/vllm")
