@@ -8,7 +8,8 @@ import pytest
 
 from p2pcache.errors import InvalidHeader
 from p2pcache.loader.collector import no_collections
-from p2pcache.loader.source import catalog
+from p2pcache.loader.format.header import parse
+from p2pcache.loader.source.catalog import open_catalog
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
 from tests.loader.loader_kit import Spec, write
@@ -36,16 +37,15 @@ def test_it_rests_while_headers_are_parsed_and_comes_back_after_an_error(
 ) -> None:
     write(tmp_path / "m.safetensors", [Spec("a", "U8", (3,))])
     seen: list[bool] = []
-    parse = catalog.parse
 
     def watched(header: bytes, size: int, path: str) -> object:
         seen.append(gc.isenabled())
         return parse(header, size - 1 if len(seen) > 1 else size, path)
 
-    monkeypatch.setattr(catalog, "parse", watched)
+    monkeypatch.setattr("p2pcache.loader.source.catalog.parse", watched)
     source = DirectorySource(tmp_path)
-    catalog.open_catalog(source, Deadline(None, "m"))
+    open_catalog(source, Deadline(None, "m"))
     with pytest.raises(InvalidHeader):
-        catalog.open_catalog(source, Deadline(None, "m"))
+        open_catalog(source, Deadline(None, "m"))
     assert seen == [False, False]
     assert gc.isenabled()

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import p2pcache
-from p2pcache.loader.integrations.weights import EngineSettings, device_for, stream_weights
+from p2pcache.loader.integrations.weights import EngineSettings, place_for, stream_weights
 from p2pcache.loader.memory.backend import CudaBackend, HostMemory
 from p2pcache.loader.stream import Tuning
 from tests.loader.loader_kit import Spec, torch_bytes, write
@@ -125,9 +125,9 @@ def test_one_by_one_from_several_threads(model: tuple[Path, dict[str, bytes]]) -
 def test_an_engines_weights(model: tuple[Path, dict[str, bytes]]) -> None:
     folder, body = model
     settings = EngineSettings(device="cuda")
-    device = device_for(folder, settings)
-    assert device == "cuda"
-    found = dict(stream_weights(folder, settings, device=device))
+    place = place_for(folder, settings)
+    assert place.device == "cuda"
+    found = dict(stream_weights(folder, settings, place=place))
     assert all(t.is_cuda for t in found.values())
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from p2pcache.errors import UsageError
+from p2pcache.loader.integrations.gather import Groups
 from p2pcache.loader.integrations.weights import (
+    HOST,
     EngineSettings,
-    device_for,
     find_weights,
+    place_for,
     stream_weights,
 )
 
@@ -84,11 +86,11 @@ def around(
         UsageError: the weights can't be streamed.
         P2PCacheError: as `iter_tensors`.
     """
-    where, device = find_weights(source.model_or_path, settings), "cpu"
+    where, place = find_weights(source.model_or_path, settings), HOST
     reason = _unsupported(loader, source)
     if where is not None and not reason:
-        device = device_for(where, settings)
-    if where is None or (not isinstance(where, str) and device == "cpu"):
+        place = place_for(where, settings, _tensor_parallel)
+    if where is None or (not isinstance(where, str) and place == HOST):
         if where is not None:
             log.info("%s is complete: SGLang reads it itself", where)
             source = dataclasses.replace(source, model_or_path=str(where))
@@ -102,12 +104,19 @@ def around(
     draft = loader.load_config.draft_model_idx
     if draft is not None:
         found: Iterable[tuple[str, Any]] = loader._filter_mtp_weights(  # noqa: SLF001
-            stream_weights(where, settings, device=device), source.prefix, draft
+            stream_weights(where, settings, place=place), source.prefix, draft
         )
         return found
     if loader.counter_before_loading_weights == 0.0:
         loader.counter_before_loading_weights = time.perf_counter()
-    return stream_weights(where, settings, prefix=source.prefix, device=device)
+    return stream_weights(where, settings, prefix=source.prefix, place=place)
+
+
+def _tensor_parallel() -> Groups:
+    from sglang.srt.distributed import get_tp_group
+
+    group = get_tp_group()
+    return Groups(group.device_group, group.cpu_group)
 
 
 def _unsupported(loader: Any, source: Any) -> str:

@@ -19,11 +19,13 @@ from typing import Any
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.api import safe_open
 from p2pcache.loader.integrations.adapters import register_resolver
+from p2pcache.loader.integrations.gather import Groups
 from p2pcache.loader.integrations.weights import (
+    HOST,
     EngineSettings,
     borrow_handlers,
-    device_for,
     find_weights,
+    place_for,
     stream_weights,
 )
 
@@ -134,11 +136,13 @@ def full_loader(base: type[Any]) -> type[Any]:
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
-            where, device = find_weights(source.model_or_path, self._p2pcache), "cpu"
+            where, place = find_weights(source.model_or_path, self._p2pcache), HOST
             reason = _unsupported(source, self.load_config)
             if where is not None and not reason and self.load_config.load_format in _OURS:
-                device = device_for(where, self._p2pcache)
-            if where is None or (not isinstance(where, str) and device == "cpu"):
+                # Each worker has experts of its own, which no other should get.
+                groups = None if getattr(self, "local_expert_ids", None) else _tensor_parallel
+                place = place_for(where, self._p2pcache, groups)
+            if where is None or (not isinstance(where, str) and place == HOST):
                 if where is not None:
                     log.info("%s is complete: vLLM reads it itself", where)
                     source = dataclasses.replace(source, model_or_path=str(where))
@@ -151,7 +155,7 @@ def full_loader(base: type[Any]) -> type[Any]:
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
             return stream_weights(
-                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix, device=device
+                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix, place=place
             )
 
     return P2PCacheModelLoader
@@ -214,6 +218,13 @@ def untie_embeddings(model_config: Any, ref: str | Path, settings: EngineSetting
     config.tie_word_embeddings = False
     config.get_text_config().tie_word_embeddings = False
     model_config.word_embeddings_untied_by_checkpoint = True
+
+
+def _tensor_parallel() -> Groups:
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    return Groups(group.device_group, group.cpu_group)
 
 
 def _unsupported(source: Any, load_config: Any) -> str:

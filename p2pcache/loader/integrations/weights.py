@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2pcache.core.units import parse_size
 from p2pcache.errors import IntegrityError, UsageError
@@ -19,8 +19,10 @@ from p2pcache.ids import SCHEME, Ref
 from p2pcache.io.models.published_tree import ref_of_tree
 from p2pcache.loader.api import iter_tensors
 from p2pcache.loader.format.dtypes import import_torch
+from p2pcache.loader.integrations.gather import Groups, gathered, share
 from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.resolve import open_source
+from p2pcache.loader.session import open_session
 from p2pcache.loader.source.base import Range, Source
 from p2pcache.loader.source.catalog import fetch
 from p2pcache.loader.source.deadline import Deadline
@@ -49,9 +51,7 @@ class EngineSettings:
         None  # bytes, or text such as "2GiB"; None: the loader's default
     )
     timeout_s: float | None = None  # of a load; None: no limit
-    device: str = (
-        "cpu"  # "cuda": one worker alone gets its weights on its GPU, through pinned memory
-    )
+    device: str = "cpu"  # "cuda": weights go straight to the worker's GPU, through pinned memory
 
     @classmethod
     def parse(cls, given: Mapping[str, Any], where: str) -> "EngineSettings":
@@ -181,18 +181,30 @@ def _compare(source: Source, folder: Path, ref: Ref, timeout_s: float | None) ->
             )
 
 
+class Place(NamedTuple):
+    """Where a worker's weights go, and with whom it shares the reading."""
+
+    device: str = "cpu"
+    groups: Groups | None = (
+        None  # of all workers that go through the load together; None: this one alone
+    )
+
+
+HOST = Place()
+
+
 def stream_weights(
     where: str | Path,
     settings: EngineSettings,
     *,
     skip: Callable[[str], bool] | None = None,
     prefix: str = "",
-    device: str = "cpu",
+    place: Place = HOST,
 ) -> Iterator[tuple[str, Any]]:
     """Iterate over (name, tensor) in the order in which bytes arrive.
 
     Tensors stay valid. They are on the host, since each tensor-parallel rank cuts its part out before
-    it copies that to its GPU, unless `device` says otherwise. A complete directory is mapped, as the engines
+    it copies that to its GPU, unless `place` says otherwise. A complete directory is mapped, as the engines
     themselves do it.
 
     Args:
@@ -200,52 +212,75 @@ def stream_weights(
         settings: the operator's.
         skip: true for names that aren't read; None: all are.
         prefix: goes before each name.
-        device: from `device_for`.
+        place: from `place_for`.
 
     Raises:
         P2PCacheError: as `iter_tensors`.
     """
+    groups = place.groups
+    keep = None if skip is None else lambda name: not skip(name)
+    if groups is not None:
+        keep = _share(where, settings, groups)
     with iter_tensors(
         where,
-        device=device,
-        filter=None if skip is None else lambda name: not skip(name),
+        device=place.device,
+        filter=keep,
         memory="mapped",
         memory_limit=settings.memory_limit,
         agent=settings.agent,
         timeout_s=settings.timeout_s,
         progress=False,
-    ) as found:
+    ) as stream:
+        found = stream if groups is None else gathered(stream, groups, place.device)
         for name, tensor in found:
-            yield prefix + name, tensor
+            if groups is None or skip is None or not skip(name):
+                yield prefix + name, tensor
 
 
-def device_for(where: str | Path, settings: EngineSettings) -> str:
-    """Where this process' weights go: "cuda", its current GPU, if the operator wishes so and that pays.
+def _share(where: str | Path, settings: EngineSettings, groups: Groups) -> Callable[[str], bool]:
+    """Which names this worker reads for all."""
+    dist = import_torch().distributed
+    session = open_session(where, settings.agent, "all", settings.timeout_s)
+    session.source.close()
+    rank, size = dist.get_rank(groups.device), dist.get_world_size(groups.device)
+    return {info.name for info in share(session.catalog.tensors.values(), rank, size)}.__contains__
 
-    A worker among several takes a part of each tensor. It would bring all of it over its link to the GPU,
-    where its engine copies the part from the host.
+
+def place_for(
+    where: str | Path, settings: EngineSettings, find_groups: Callable[[], Groups] | None = None
+) -> Place:
+    """Where this worker's weights go: to its current GPU, if the operator wishes so and that can be.
 
     Args:
         where: from `find_weights`. Of a directory with Mistral's own files the engine chooses some.
         settings: the operator's.
+        find_groups: the engine's tensor-parallel group; None: its workers don't load together.
     """
     if settings.device == "cpu":
-        return "cpu"
+        return HOST
+    can = _can_go_straight(where, settings)
+    dist = import_torch().distributed
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
+        return Place(settings.device) if can else HOST
+    groups = None if find_groups is None else find_groups()
+    # A stage of a pipeline needs few of the tensors, and its engine touches no others.
+    if groups is None or dist.get_world_size(groups.device) == 1:
+        log.info("this worker needs a part of the model, so weights go through host memory")
+        return HOST
+    told: list[Any] = [None] * dist.get_world_size(groups.device)
+    dist.all_gather_object(told, can, group=groups.host)  # one that stays away would be waited for
+    return Place(settings.device, groups) if all(told) else HOST
+
+
+def _can_go_straight(where: str | Path, settings: EngineSettings) -> bool:
     if isinstance(where, Path) and next(where.glob(_MISTRALS), None) is not None:
-        return "cpu"
-    torch = import_torch()
+        return False
     try:
         cuda_device(settings.device)
     except UsageError as error:
         log.warning("weights go through host memory: %s", error)
-        return "cpu"
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        workers = distributed.get_world_size()
-        if workers > 1:
-            log.info("%d workers share the model, so weights go through host memory", workers)
-            return "cpu"
-    return settings.device
+        return False
+    return True
 
 
 def borrow_handlers(engine: str) -> None:

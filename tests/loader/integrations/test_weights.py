@@ -11,11 +11,14 @@ from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.loader.api import DEVICE_LIMIT, HOST_LIMIT
 from p2pcache.loader.integrations import weights
+from p2pcache.loader.integrations.gather import Groups
 from p2pcache.loader.integrations.weights import (
+    HOST,
     EngineSettings,
-    device_for,
+    Place,
     find_weights,
     named_ref,
+    place_for,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -78,21 +81,36 @@ def test_a_bad_address_is_no_path() -> None:
         find_weights("p2pcache://a/b/c", EngineSettings())
 
 
-def test_weights_go_to_a_gpu_where_one_worker_wants_them_there(
+def test_weights_go_to_a_gpu_where_the_operator_wants_them_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     wish = EngineSettings(device="cuda")
-    assert device_for("a/b:c", EngineSettings()) == "cpu"
-    with caplog.at_level(logging.WARNING, "p2pcache"):
-        found = device_for("a/b:c", wish)
+    assert place_for("a/b:c", EngineSettings()) == HOST
     if not torch.cuda.is_available():
-        assert found == "cpu"
+        with caplog.at_level(logging.WARNING, "p2pcache"):
+            assert place_for("a/b:c", wish) == HOST
         assert "weights go through host memory: device 'cuda' can't be used here" in caplog.text
     monkeypatch.setattr(weights, "cuda_device", str)  # as if there were one
-    assert device_for("a/b:c", wish) == device_for(tmp_path, wish) == "cuda"
+    assert place_for("a/b:c", wish) == place_for(tmp_path, wish) == Place("cuda")
     (tmp_path / "consolidated.safetensors").touch()
-    assert device_for(tmp_path, wish) == "cpu"
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    for workers, device in ((1, "cuda"), (2, "cpu")):
-        monkeypatch.setattr(torch.distributed, "get_world_size", lambda n=workers: n)
-        assert device_for("a/b:c", wish) == device
+    assert place_for(tmp_path, wish) == HOST
+
+
+def test_workers_load_together_if_all_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    wish, groups, others = EngineSettings(device="cuda"), Groups("gpus", "hosts"), [True]
+
+    def told(found: list[bool], mine: bool, group: object) -> None:
+        assert group == "hosts"
+        found[:] = [mine, *others]
+
+    dist = torch.distributed
+    monkeypatch.setattr(weights, "cuda_device", str)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 2)
+    monkeypatch.setattr(dist, "all_gather_object", told)
+    assert place_for("a/b:c", wish, lambda: groups) == Place("cuda", groups)
+    others[:] = [False]
+    assert place_for("a/b:c", wish, lambda: groups) == HOST
+    assert place_for("a/b:c", wish) == HOST  # experts of its own
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: 1 if group else 2)
+    assert place_for("a/b:c", wish, lambda: groups) == HOST  # a stage of a pipeline
