@@ -7,7 +7,8 @@ turn the bytes are compared, too.
 
 "fill" fills the same tensors, allocated and touched beforehand. Its floor is two threads in `preadv`, 8 MiB a
 call, that do nothing else. "load" gives tensors, a byte of each page touched, beside safetensors' own mapping.
-"pretrained" makes transformers' model, beside its own way.
+"tiny" gives 100,000 tensors of 128 bytes: what a tensor costs by itself. "pretrained" makes transformers' model,
+beside its own way.
 
     python -m loadtest.bench_loader --turns 5 --json FILE
     python -m loadtest.bench_loader --group load --torch-threads 1
@@ -91,6 +92,17 @@ def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
         "num_attention_heads": HIDDEN // HEAD, "num_key_value_heads": KEYS // HEAD,
     }))  # fmt: skip
     return total
+
+
+def make_tiny(folder: Path, tensors: int) -> int:
+    """Write a model of nothing but scales, in four files; returns its bytes."""
+    scale = torch.arange(64, dtype=torch.int16).view(torch.bfloat16)
+    for number in range(4):
+        names = [
+            f"layers.{i // 256}.experts.{i % 256}.w{number}.scale" for i in range(tensors // 4)
+        ]
+        save_file({name: scale.clone() for name in names}, folder / f"model-{number}.safetensors")
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def _words(shape: tuple[int, ...]) -> int:
@@ -193,6 +205,7 @@ def main() -> int:
     parser.add_argument("--memory-limit-mib", type=int, default=64)
     parser.add_argument("--group", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--tiny", type=count, default=100_000, help="tensors of that group")
     parser.add_argument("--torch-threads", type=count, help="as tensor-parallel workers run: 1")
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=out_file)
@@ -218,8 +231,13 @@ def main() -> int:
             names = [first, *(n for n in others if n in args.only and n not in absent)]
             for name in set(others) & set(args.only) & set(absent):
                 print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
-            runs, bad = measure(folder, names, args.turns, args.memory_limit_mib * MiB)
-            results[group] = table(runs, size)
+            place, nbytes = folder, size
+            if group == "tiny":
+                place = Path(temporary) / "tiny"
+                place.mkdir()
+                nbytes = make_tiny(place, args.tiny)
+            runs, bad = measure(place, names, args.turns, args.memory_limit_mib * MiB)
+            results[group] = table(runs, nbytes)
             wrong += bad
             show(group, results[group])
     print(f"{size / GB:.2f} GB, {args.turns} turns, memory limit {args.memory_limit_mib} MiB, "
