@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 
+from loadtest.bench_gpu.ends import forget
 from loadtest.bench_loader.ends import CONTESTANTS, GROUPS
 from loadtest.kit.flags import count, out_file
 
@@ -112,8 +113,15 @@ def _words(shape: tuple[int, ...]) -> int:
     return count * 2 // 8
 
 
-def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
+def run(name: str, folder: Path, limit: int, *, check: bool, cold: bool = False) -> tuple[Run, str]:
     """One load in a new process; the digest of what it brought, where asked for.
+
+    Args:
+        name: of the contestant.
+        folder: of the model.
+        limit: of the loader's own memory, in bytes.
+        check: tell the digest.
+        cold: out of the page cache with the files first, as far as the kernel obeys.
 
     Raises:
         RuntimeError: the contestant failed.
@@ -126,6 +134,8 @@ def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
     assert process.stdout is not None
     try:
         _ready(process)
+        if cold:
+            forget(sorted(folder.glob("*.safetensors")))
         before = peak = _anon(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
@@ -161,14 +171,14 @@ def _anon(pid: int) -> int:
 
 
 def measure(
-    folder: Path, names: list[str], turns: int, limit: int
+    folder: Path, names: list[str], turns: int, limit: int, *, cold: bool = False
 ) -> tuple[dict[str, list[Run]], list[str]]:
     """All contestants of a group, in turns; who brought other bytes than the first one."""
     runs: dict[str, list[Run]] = {name: [] for name in names}
     digests: dict[str, str] = {}
     for turn in range(turns):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            found, digest = run(name, folder, limit, check=turn == 0)
+            found, digest = run(name, folder, limit, check=turn == 0, cold=cold)
             runs[name].append(found)
             if digest:
                 digests[name] = digest
@@ -205,6 +215,7 @@ def main() -> int:
     parser.add_argument("--memory-limit-mib", type=int, default=64)
     parser.add_argument("--group", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--cold", action="store_true", help="from the disk, not the page cache")
     parser.add_argument("--tiny", type=count, default=100_000, help="tensors of that group")
     parser.add_argument("--torch-threads", type=count, help="as tensor-parallel workers run: 1")
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
@@ -236,7 +247,9 @@ def main() -> int:
                 place = Path(temporary) / "tiny"
                 place.mkdir()
                 nbytes = make_tiny(place, args.tiny)
-            runs, bad = measure(place, names, args.turns, args.memory_limit_mib * MiB)
+            runs, bad = measure(
+                place, names, args.turns, args.memory_limit_mib * MiB, cold=args.cold
+            )
             results[group] = table(runs, nbytes)
             wrong += bad
             show(group, results[group])

@@ -12,9 +12,10 @@ from p2pcache.loader.transfer.reading import read_staged
 from p2pcache.loader.transfer.sinks import Target
 
 LEAST_BYTES = MiB  # of a tensor that is worth it; a smaller one is copied as it is
-SLOT_BYTES = 16 * MiB  # as loads have it: smaller reads pay more for each call
-_READERS = 4  # threads; callers that ask from several threads share them
-_SLOTS = 6  # each reader fills one while others are copied from
+SLOT_BYTES = 4 * MiB  # one tensor alone is cut into several reads, so that several threads bring it
+_READERS = 8  # threads; callers that ask from several threads share them
+_SLOTS = 16  # each reader fills one while others are copied from
+_CUTS = 4  # reads of a tensor, unless they were smaller than `LEAST_BYTES` or larger than a slot
 
 
 class DeviceReads:
@@ -50,12 +51,14 @@ class DeviceReads:
         (item,) = batch.items
         buffer = self._backend.alloc_device(batch.nbytes)
         target = Target(places=[(buffer, 0)])
+        most = SLOT_BYTES - ALIGN_BYTES * MAX_ITEMS
+        read_bytes = min(most, max(LEAST_BYTES, -(-item.nbytes // _CUTS)))
         # Reads end by themselves, so none is stopped: a tensor is whole or an error.
         begun = [
             self._threads.submit(
                 read_staged, self._source, read, target, self._ring, self._backend, _never
             )
-            for read in batch.reads(SLOT_BYTES - ALIGN_BYTES * MAX_ITEMS, rows=True)
+            for read in batch.reads(read_bytes, rows=True)
         ]
         wait(begun)
         for each in begun:
