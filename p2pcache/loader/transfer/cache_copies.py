@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # Pinned at a time, and as a part of the machine's memory: nobody else can have it meanwhile. To let go takes a third
 # of the time that pinning does, so it waits for the load's end.
-HELD_BYTES, HELD_SHARE = 8 << 30, 8
+HELD_BYTES, HELD_SHARE = 8 << 30, 16
 # Of a read. More are copied sooner by way of a ring slot, where neighbours are one copy.
 _MAX_PARTS = 16
 _PAGE = mmap.PAGESIZE
