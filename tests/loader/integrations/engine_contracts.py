@@ -147,6 +147,12 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         assert used.counter_before_loading_weights > 0
         # our line, by vLLM's handler
         assert f"{given.whole} is complete: vLLM reads it itself" in lines.getvalue()
+        model = Model(given)
+        load(model, given.whole, device="cuda")
+        model.check()
+        on_gpu = torch.cuda.is_available()
+        assert all(tensor.is_cuda == on_gpu for tensor in model.found.values())
+        assert ("weights go through host memory: device 'cuda'" in lines.getvalue()) != on_gpu
 
     def streamed() -> None:
         model = Model(given)
