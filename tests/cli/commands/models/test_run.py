@@ -26,7 +26,11 @@ ENGINE = """#!/bin/sh
 grep SigIgn /proc/$$/status
 exec {python} -c '
 import json, os, signal, sys, time
-print(json.dumps({{"argv": sys.argv[1:], "pid": os.getpid(), "agent": os.environ.get("P2PCACHE_AGENT"),
+where = ""
+if "--load-format" in sys.argv:
+    from p2pcache.loader.integrations.weights import EngineSettings, find_weights
+    where = str(find_weights(sys.argv[3], EngineSettings()))  # as the plugin does it
+print(json.dumps({{"argv": sys.argv[1:], "pid": os.getpid(), "agent": os.environ.get("P2PCACHE_AGENT"), "where": where,
     "alarm": signal.getitimer(signal.ITIMER_REAL)[0]}}), flush=True)
 if "--wait" in sys.argv:
     time.sleep(30)
@@ -76,6 +80,7 @@ def test_the_engine_takes_the_place_of_the_command(place: tuple[Path, str]) -> N
     assert more == ["--port", "80", "--served-model-name", "Team/M", "--load-format", "p2pcache"]
     assert (told["agent"], told["alarm"]) == (agent, 0)
     assert int(ignored.split()[1], 16) & _OF_PYTHON == 0
+    assert told["where"].startswith("team/m:latest@blake3:")  # the engine needs no further setting
     assert "pulled team/m:v1" in err
 
 
