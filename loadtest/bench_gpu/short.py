@@ -41,20 +41,20 @@ SMALL: Json = {
 RINGS: dict[str, Json] = {
     "as it is": {},
     "8 readers, reads of 8 MiB, batches of 4": SMALL,
-    **{f"{n} readers, no mapper": {"threads": n, "mappers": 0} for n in (4, 8, 12)},
-    **{
-        f"{n} readers, {m} mappers": {"threads": n, "mappers": m}
-        for n, m in ((2, 2), (4, 1), (4, 2), (6, 1), (8, 1))
-    },
-    "4 readers, 1 mapper, reads of 32 MiB": {"threads": 4, "read_bytes": 32 * MiB},
-    "4 readers, 1 mapper, batches of 128 MiB": {"threads": 4, "batch_bytes": 128 * MiB},
+    **{f"{n} readers": {"threads": n} for n in (4, 8, 16)},
     "2 streams": {"copy_streams": 2},
-    "reads of 8 MiB": {"read_bytes": 8 * MiB},
+    **{f"reads of {n} MiB": {"read_bytes": n * MiB} for n in (4, 8)},
+    "reads of 32 MiB": {"read_bytes": 32 * MiB, "memory_limit": "1GiB"},
+    "12 readers, reads of 16 MiB": {"threads": 12, "memory_limit": "512MiB"},
+    "12 readers, reads of 32 MiB": {"threads": 12, "read_bytes": 32 * MiB, "memory_limit": "1GiB"},
+    "12 readers, reads of 64 MiB": {"threads": 12, "read_bytes": 64 * MiB, "memory_limit": "2GiB"},
+    "batches of 4 MiB": {"batch_bytes": 4 * MiB},
+    "batches of 128 MiB": {"batch_bytes": 128 * MiB},
 }
 MOE: dict[str, Json] = {
     name: RINGS[name]
-    for name in ("as it is", "8 readers, reads of 8 MiB, batches of 4", "8 readers, no mapper", "4 readers, 1 mappers",
-                 "reads of 8 MiB")
+    for name in ("as it is", "8 readers, reads of 8 MiB, batches of 4", "8 readers", "reads of 8 MiB",
+                 "batches of 4 MiB", "batches of 128 MiB")
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -242,8 +243,11 @@ def engines(job: Json, device: Device) -> Records:
         targets = spaces(folder, device, 3 % size, size)
         nbytes = sum(t.nbytes for t in targets.values())
         found = engine_ways(folder, device, 3 % size, size, targets)
-        if size == 1:  # as transformers asks for tensors, but from one thread
-            found["safe_open, copied"] = functools.partial(_one_by_one, folder, device, targets)
+        if size == 1:  # transformers asks for tensors from four threads
+            for threads in (1, 4):
+                found[f"safe_open in {threads} threads, copied"] = functools.partial(
+                    _one_by_one, folder, device, targets, threads
+                )
         ways = {f"{name}, {word}": way for name, way in found.items()}
         seen: dict[str, str] = {}
         for record in in_turns(job, device, nbytes, ways):
@@ -255,10 +259,16 @@ def engines(job: Json, device: Device) -> Records:
             yield record
 
 
-def _one_by_one(folder: Path, device: Device, targets: Tensors) -> None:
-    with p2pcache.safe_open(folder, device=device.word) as opened:
-        for name, target in targets.items():
-            target.copy_(opened.get_tensor(name))
+def _one_by_one(folder: Path, device: Device, targets: Tensors, threads: int) -> None:
+    with (
+        p2pcache.safe_open(folder, device=device.word) as opened,
+        ThreadPoolExecutor(threads) as pool,
+    ):
+
+        def copy(name: str) -> None:
+            targets[name].copy_(opened.get_tensor(name))
+
+        list(pool.map(copy, targets))
 
 
 def loads(job: Json, device: Device) -> Records:

@@ -29,16 +29,12 @@ from p2pcache.loader.plan.selection import LoadItem
 from p2pcache.loader.progress import Progress
 from p2pcache.loader.report import LoadReport, Waits
 from p2pcache.loader.session import Closeable, Memory, Session
-from p2pcache.loader.source.base import Source
-from p2pcache.loader.source.directory import DirectorySource
-from p2pcache.loader.transfer.cache_copies import CacheCopies
 from p2pcache.loader.transfer.mapped import MappedDelivery
 from p2pcache.loader.transfer.pipeline import Pipeline, Staging
 from p2pcache.loader.transfer.sinks import DeviceSink, HostSink, IntoSink, Sink
 
 HOST_READERS = 4  # threads; consumers need cores, too
 DEVICE_READERS = 8  # threads; more wait for one another, and each has a slot to pin
-DEVICE_MAPPERS = 1  # threads; the driver pins on one core at a time
 SPARE_SLOTS = 4  # ring slots that are copied from while each reader fills one
 PADDING_BYTES = ALIGN_BYTES * MAX_ITEMS  # that alignment may add to a read in a ring slot
 MIN_LIMIT_BYTES = 1 << 20  # with less, a load would mostly wait
@@ -51,7 +47,6 @@ class Tuning:
     threads: int = 0  # that read; 0: by the machine's cores
     read_bytes: int = 0  # of one read at most; 0: by the destination
     ring_slots: int = 0  # at most; 0: by the number of readers
-    mappers: int = DEVICE_MAPPERS  # threads that copy to a device straight from the page cache
     copy_streams: int = 1  # CUDA streams for copies to the device
     batch_bytes: int = 0  # of a batch of small tensors at most; 0: by source and destination
 
@@ -197,7 +192,7 @@ def start(
         sink: Sink = HostSink(pool, framework, owned=owned)
         return _run(session, plan, sink, pool.budget, tuning, None, progress)
     backend = CudaBackend(device, tuning.copy_streams)
-    staging, tuning = make_staging(backend, limit_bytes, tuning, session.source)
+    staging, tuning = make_staging(backend, limit_bytes, tuning)
     budget = Budget(limit_bytes)
     return _run(session, plan, DeviceSink(backend, budget), budget, tuning, staging, progress)
 
@@ -238,7 +233,7 @@ def start_placed(
         device = str(next(iter(placement.buffers.values())).device)
         backend = CudaBackend(device, tuning.copy_streams)
         backend.adopt(placement.buffers.values())
-        staging, tuning = make_staging(backend, limit_bytes, tuning, session.source)
+        staging, tuning = make_staging(backend, limit_bytes, tuning)
     sink = IntoSink(placement, backend, HostSink(pool, placement.converted or "pt", owned=True))
     plan = [
         *batches(by_transfer[Transfer.DIRECT]),
@@ -268,16 +263,13 @@ def _memory_sizes(plan: Sequence[Batch]) -> tuple[int, int]:
     return sum(sizes), max(sizes, default=0)
 
 
-def make_staging(
-    backend: Backend, limit_bytes: int, tuning: Tuning, source: Source | None = None
-) -> tuple[Staging, Tuning]:
+def make_staging(backend: Backend, limit_bytes: int, tuning: Tuning) -> tuple[Staging, Tuning]:
     """Make a ring that fits the memory limit.
 
     Args:
         backend: the device.
         limit_bytes: of the ring's slots together.
         tuning: what the caller wishes.
-        source: of the load; the files of a complete model may be copied straight from the page cache.
 
     Returns:
         The ring, and a tuning whose reads fit its slots.
@@ -294,10 +286,7 @@ def make_staging(
     fitted = replace(
         tuning, threads=threads, read_bytes=slot_bytes - PADDING_BYTES, ring_slots=slots
     )
-    cache = None
-    if isinstance(source, DirectorySource) and tuning.mappers:
-        cache = CacheCopies(source, backend)
-    return Staging(backend, ring, cache), fitted
+    return Staging(backend, ring), fitted
 
 
 def check_framework(framework: Framework, device: object) -> str:
@@ -343,6 +332,5 @@ def _run(
         threads=tuning.readers(HOST_READERS),
         read_bytes=tuning.read_bytes or READ_BYTES,
         staging=staging,
-        mappers=tuning.mappers,
     )
     return TensorStream(session, pipeline, budget, progress)

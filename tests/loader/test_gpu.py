@@ -1,7 +1,6 @@
 """The device path on a real GPU; needs torch with CUDA and nothing else."""
 
 import gc
-import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -121,29 +120,6 @@ def test_one_by_one_from_several_threads(model: tuple[Path, dict[str, bytes]]) -
     assert {name: torch_bytes(t) for name, t in found.items()} == body
     assert torch_bytes(rows) == torch_bytes(found["big"][100:8000])
     assert torch_bytes(columns) == torch_bytes(found["big"][:, 250:500])
-
-
-def test_a_part_comes_straight_from_the_page_cache_and_is_let_go(
-    model: tuple[Path, dict[str, bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, body = model
-    pinned: list[weakref.ref[torch.Tensor]] = []
-    pin = CudaBackend.pin_file
-
-    def watched(backend: CudaBackend, fd: int, start: int, nbytes: int) -> HostMemory:
-        found = pin(backend, fd, start, nbytes)
-        pinned.append(weakref.ref(found.handle))
-        return found
-
-    monkeypatch.setattr(CudaBackend, "pin_file", watched)
-    tuning = Tuning(threads=2, mappers=2, read_bytes=2 << 20)
-    found = dict(p2pcache.iter_tensors(folder, device="cuda", tuning=tuning))
-    assert {name: torch_bytes(t) for name, t in found.items()} == body
-    assert pinned
-    for thread in threading.enumerate():
-        if thread.name == "p2pcache-unpin":
-            thread.join(20)
-    assert not any(memory() is not None for memory in pinned)
 
 
 def test_an_engines_weights(model: tuple[Path, dict[str, bytes]]) -> None:

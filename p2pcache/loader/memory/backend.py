@@ -16,10 +16,8 @@ from typing import Any, NamedTuple, Protocol
 from p2pcache.errors import NoSpace, P2PCacheError, UsageError
 from p2pcache.loader.format.dtypes import import_torch, native_shape, torch_dtype
 from p2pcache.loader.memory.arena import pages
-from p2pcache.loader.memory.mapping import map_shared
 
 _HOST_TO_DEVICE = 1  # cudaMemcpyHostToDevice
-_READ_ONLY = 8  # cudaHostRegisterReadOnly
 # Where NVIDIA's driver and AMD's show themselves.
 _DRIVERS = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 
@@ -42,19 +40,6 @@ class Backend(Protocol):
         """Allocate host memory for a ring slot, pinned where the device needs it.
 
         It is unpinned when its last reference goes, so no copy from it may run then.
-        """
-        ...
-
-    def pin_file(self, fd: int, start: int, nbytes: int) -> HostMemory:
-        """Pin a part of a file in the page cache, which nobody may write to. It is let go as a ring slot is.
-
-        Args:
-            fd: the open file; it isn't needed afterwards.
-            start: byte offset in the file, a multiple of the page size.
-            nbytes: how many.
-
-        Raises:
-            NoSpace: the device or the system refused.
         """
         ...
 
@@ -149,30 +134,12 @@ class CudaBackend:
 
     def alloc_host(self, nbytes: int) -> HostMemory:
         """See `Backend.alloc_host`."""
-        memory = pages(nbytes)
-        return HostMemory(memoryview(memory), self._pinned(memory, nbytes, 0))
-
-    def pin_file(self, fd: int, start: int, nbytes: int) -> HostMemory:
-        """See `Backend.pin_file`."""
-        try:
-            memory = map_shared(fd, start, nbytes)
-        except OSError as error:
-            raise NoSpace(f"can't map {nbytes} bytes of a file: {error.strerror}") from error
-        return HostMemory(memoryview(memory), self._pinned(memory, nbytes, _READ_ONLY))
-
-    def _pinned(self, memory: Any, nbytes: int, flags: int) -> Any:
-        """Pin memory, as a flat tensor; it is unpinned with that, before the memory goes.
-
-        At an address that is still pinned nobody could pin anything again.
-
-        Raises:
-            NoSpace: CUDA refused.
-        """
         cuda = self._torch.cuda
+        memory = pages(nbytes)
         flat = self._torch.frombuffer(memory, dtype=self._torch.uint8)
         try:
             # Torch's own pinned memory takes several times as long to make, and is never given back.
-            cuda.check_error(int(cuda.cudart().cudaHostRegister(flat.data_ptr(), nbytes, flags)))
+            cuda.check_error(int(cuda.cudart().cudaHostRegister(flat.data_ptr(), nbytes, 0)))
         except RuntimeError as error:  # CUDA's errors are RuntimeErrors
             # Otherwise the refusal is raised again, by the next call of anybody.
             with suppress(RuntimeError):
@@ -181,9 +148,10 @@ class CudaBackend:
                 f"can't pin {nbytes} bytes of host memory: {_first_line(error)}; raise the limit of "
                 "locked memory or lower memory_limit"
             ) from error
+        # Before the memory goes: at an address that is still pinned nobody could pin anything again.
         unpin = weakref.finalize(flat, cuda.cudart().cudaHostUnregister, flat.data_ptr())
         unpin.atexit = False
-        return flat
+        return HostMemory(memoryview(memory), flat)
 
     def alloc_device(self, nbytes: int) -> Any:
         """See `Backend.alloc_device`.

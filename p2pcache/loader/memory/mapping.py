@@ -1,6 +1,6 @@
-"""Mappings of files: private ones, memory that is the page cache's until somebody writes to it, and shared ones.
+"""Private mappings of files: memory that is the page cache's until somebody writes to it.
 
-A page of a private mapping that is written to becomes this process' own (copy on write); the file never changes. A file
+A page that is written to becomes this process' own (copy on write); the file never changes. A file
 that gets shorter while it is mapped ends the process at the next access (SIGBUS), so only files that
 nobody changes are mapped.
 """
@@ -35,28 +35,9 @@ def map_private(fd: int, nbytes: int) -> Any:
     Raises:
         OSError: the system refused.
     """
-    return _map(nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _NORESERVE, fd, 0)
-
-
-def map_shared(fd: int, start: int, nbytes: int) -> Any:
-    """Map a part of a file for a device to read: the page cache itself, which must not be written to.
-
-    Args:
-        fd: the open file; it isn't needed afterwards.
-        start: byte offset in the file, a multiple of the page size.
-        nbytes: how many; the last page may end behind the file.
-
-    Returns:
-        As `map_private`. To write to it ends the process.
-
-    Raises:
-        OSError: the system refused.
-    """
-    return _map(nbytes, mmap.PROT_READ, mmap.MAP_SHARED, fd, start)
-
-
-def _map(nbytes: int, protection: int, flags: int, fd: int, start: int) -> Any:
-    address = _libc.mmap(None, nbytes, protection, flags, fd, start)
+    address = _libc.mmap(
+        None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _NORESERVE, fd, 0
+    )
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

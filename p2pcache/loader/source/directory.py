@@ -14,8 +14,6 @@ from p2pcache.io.models.published_tree import is_tree_name
 from p2pcache.loader.memory.mapping import map_private
 from p2pcache.loader.source.base import Range, SourceStats
 
-_LOOK_BYTES = 2 << 20  # between two looks into the page cache: the kernel reads ahead about as much
-_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)  # Linux': a read that would wait for the disk fails
 MAX_FILES = 100_000  # of one directory; a manifest may list no more
 
 
@@ -114,22 +112,6 @@ class DirectorySource:
                 return None
         return found
 
-    def cached(self, path: str, start: int, end: int) -> OpenFile | None:
-        """The open file, if these bytes of it lie in the page cache, as far as some looks tell; None: they don't.
-
-        Raises:
-            IntegrityError: it is another file than it was.
-            NotFound, P2PCacheError: it can't be opened.
-        """
-        file, room = self._file(path), bytearray(1)
-        try:
-            for at in {*range(start, end, _LOOK_BYTES), end - 1}:
-                if os.preadv(file.fd, [room], at, _NO_WAIT) != 1:
-                    return None
-        except OSError:  # not there, or a file system that can't say
-            return None
-        return file
-
     def available(self, path: str, start: int, end: int) -> bool:
         """See `Source.available`: true for each range inside a file."""
         return 0 <= start <= end <= self._sizes.get(path, -1)
@@ -138,12 +120,8 @@ class DirectorySource:
         """See `Source.read`."""
         file = self._file(path)  # while it is held the descriptor stays open
         read_all(file.fd, start, into, str(self._paths[path]))
-        self.count_read(sum(map(len, into)))
-
-    def count_read(self, nbytes: int) -> None:
-        """Count bytes that somebody took, here or straight from the page cache."""
         with self._lock:
-            self._read_bytes += nbytes
+            self._read_bytes += sum(map(len, into))
 
     def on_planned(self, ranges: Sequence[Range]) -> None:
         """See `Source.on_planned`: nothing to do."""

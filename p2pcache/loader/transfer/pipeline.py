@@ -22,7 +22,6 @@ from p2pcache.loader.plan.batches import READ_BYTES, Batch, Read
 from p2pcache.loader.report import Waits
 from p2pcache.loader.source.base import Range, Source
 from p2pcache.loader.source.deadline import Deadline
-from p2pcache.loader.transfer.cache_copies import CacheCopies
 from p2pcache.loader.transfer.reading import read_host, read_staged
 from p2pcache.loader.transfer.sinks import Sink, Target
 
@@ -46,7 +45,6 @@ class Staging:
 
     backend: Backend
     ring: Ring
-    cache: CacheCopies | None = None  # for the threads that copy straight from the page cache
 
 
 class Pipeline:
@@ -62,7 +60,6 @@ class Pipeline:
         threads: int,
         read_bytes: int = READ_BYTES,
         staging: Staging | None = None,
-        mappers: int = 0,
     ) -> None:
         """Start the threads.
 
@@ -74,7 +71,6 @@ class Pipeline:
             threads: number of readers; two copy a warm page cache at full speed.
             read_bytes: size of one read at most; ring slots are larger by the padding.
             staging: for sinks whose targets lie on a device; None for others.
-            mappers: number of further threads, which copy to the device straight from the page cache.
         """
         self.waits = Waits()
         self.on_wait: Callable[[int], None] = lambda _: None
@@ -96,16 +92,6 @@ class Pipeline:
             threading.Thread(target=self._run_reader, name=f"p2pcache-read-{i}", daemon=True)
             for i in range(threads)
         ]
-        if staging is not None and staging.cache is not None:
-            self._threads += [
-                threading.Thread(
-                    target=self._run_reader,
-                    args=(staging.cache,),
-                    name=f"p2pcache-map-{i}",
-                    daemon=True,
-                )
-                for i in range(mappers)
-            ]
         feeder = threading.Thread(
             target=self._run_feeder, args=(list(batches),), name="p2pcache-feed", daemon=True
         )
@@ -169,8 +155,6 @@ class Pipeline:
             if self._staging is not None and os.getpid() == self._pid:
                 self.waits.ring_s = self._staging.ring.waited_s
                 self._staging.ring.close()
-                if self._staging.cache is not None:
-                    self._staging.cache.close()
         finally:
             self._sink.close()
 
@@ -231,18 +215,17 @@ class Pipeline:
             self._jobs.put((in_flight, read))
         return True
 
-    def _run_reader(self, cache: CacheCopies | None = None) -> None:
+    def _run_reader(self) -> None:
         try:
             self._enter_thread()
             while (job := self._jobs.get()) is not None and not self._stopped.is_set():
-                self._read(*job, cache)
+                self._read(*job)
         except BaseException as error:  # noqa: BLE001  # it is raised in the consumer's thread
             self._done.put(error)
 
-    def _read(self, in_flight: _BatchInFlight, read: Read, cache: CacheCopies | None) -> None:
+    def _read(self, in_flight: _BatchInFlight, read: Read) -> None:
         began = time.monotonic()
-        if cache is None or not cache.bring(read, in_flight.target):
-            self._read_into(in_flight.target, read)
+        self._read_into(in_flight.target, read)
         seconds = time.monotonic() - began
         with self._lock:
             self.waits.reading_s += seconds

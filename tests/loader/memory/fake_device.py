@@ -1,8 +1,6 @@
 """A device in host memory whose copies happen as late as they may."""
 
 import gc
-import mmap
-import os
 import threading
 import weakref
 from collections.abc import Iterable
@@ -10,7 +8,6 @@ from typing import Any
 
 import torch
 
-from p2pcache.errors import NoSpace
 from p2pcache.loader.format.dtypes import torch_dtype
 from p2pcache.loader.memory.backend import HostMemory
 
@@ -45,7 +42,6 @@ class FakeAsyncBackend:
         self._lock = threading.RLock()
         self.events: list[FakeEvent] = []
         self.copies = 0
-        self.refuses_files = False
         self._pinned: list[weakref.ref[Any]] = []
 
     def pinned(self) -> int:
@@ -61,14 +57,6 @@ class FakeAsyncBackend:
         view = memoryview(memory)
         self._pinned.append(weakref.ref(view))
         return HostMemory(view, memory)
-
-    def pin_file(self, fd: int, start: int, nbytes: int) -> HostMemory:
-        assert start % mmap.PAGESIZE == 0
-        if self.refuses_files:
-            raise NoSpace("can't pin a file")
-        found = self.alloc_host(nbytes)
-        found.view[:] = os.pread(fd, nbytes, start).ljust(nbytes, b"\0")
-        return found
 
     def alloc_device(self, nbytes: int) -> FakeBuffer:
         return FakeBuffer(nbytes)

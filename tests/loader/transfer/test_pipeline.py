@@ -1,6 +1,5 @@
 """The feeder and the readers, through a ring to a device whose copies happen as late as they may."""
 
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,15 +45,14 @@ def run(
     threads: int,
     budget: int,
     axes: Sequence[ParallelAxis] = (),
-    mappers: int = 0,
 ) -> dict[str, torch.Tensor]:
-    backend, source = FakeAsyncBackend(), DirectorySource(folder)
+    backend = FakeAsyncBackend()
     staging, tuning = make_staging(
         backend,
         slots * slot_bytes,
-        Tuning(threads=threads, read_bytes=slot_bytes, ring_slots=slots, mappers=mappers),
-        source,
+        Tuning(threads=threads, read_bytes=slot_bytes, ring_slots=slots),
     )
+    source = DirectorySource(folder)
     deadline = Deadline(30, "m")
     items = select_tensors(list(open_catalog(source, deadline).tensors.values()), axes=axes)
     pipeline = Pipeline(
@@ -65,7 +63,6 @@ def run(
         threads=threads,
         read_bytes=tuning.read_bytes,
         staging=staging,
-        mappers=tuning.mappers,
     )
     found: dict[str, torch.Tensor] = {}
     try:
@@ -74,27 +71,20 @@ def run(
     finally:
         pipeline.close()
         source.close()
-    for thread in threading.enumerate():
-        if thread.name == "p2pcache-unpin":
-            thread.join(10)
-    assert pipeline.bytes_read >= sum(item.nbytes for item in items)
-    assert source.stats().bytes_disk >= pipeline.bytes_read
     assert all(event.come for event in backend.events)
     backend.events.clear()  # they know the slots
     assert backend.pinned() == 0
     return found
 
 
-@pytest.mark.parametrize(("threads", "mappers"), [(1, 0), (4, 0), (1, 1), (2, 2)])
+@pytest.mark.parametrize("threads", [1, 4])
 @pytest.mark.parametrize("slots", [1, 2, 4])
-def test_everything_arrives_through_few_slots(
-    tmp_path: Path, slots: int, threads: int, mappers: int
-) -> None:
+def test_everything_arrives_through_few_slots(tmp_path: Path, slots: int, threads: int) -> None:
     specs = [Spec(f"t{i}", "BF16", (i * 37 % 300, 40)) for i in range(60)]
     specs += [Spec("big", "F32", (700, 1000)), Spec("s", "I64", ()), Spec("z", "F16", (0,))]
     body = write(tmp_path / "m.safetensors", specs, pad=3)
     with soon():
-        found = run(tmp_path, slots, 200 << 10, threads, 1 << 20, mappers=mappers)
+        found = run(tmp_path, slots, 200 << 10, threads, 1 << 20)
     assert {name: torch_bytes(t) for name, t in found.items()} == body
 
 
