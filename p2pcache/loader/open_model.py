@@ -164,7 +164,8 @@ class OpenModel(Closeable):
                 self._idle.notify_all()
 
     def _read_item(self, item: LoadItem) -> Any:
-        if self._device != "cpu" and item.nbytes >= LEAST_BYTES:
+        # Of a mapping a device copies as quickly as a thread fills slots.
+        if self._device != "cpu" and self._mappable is None and item.nbytes >= LEAST_BYTES:
             return self._stage_item(item)
         tensor = None
         if self._mappable is not None:

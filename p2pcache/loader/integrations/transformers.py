@@ -63,8 +63,8 @@ def from_pretrained(
 ) -> Any:
     """Make a transformers model, while its weights still arrive if need be.
 
-    A model that is complete here is given to transformers' own `from_pretrained`, which maps its files. With one
-    GPU as `device_map` the weights go there through pinned memory instead.
+    A model that is complete here is given to transformers' own `from_pretrained`, which maps its files. Those of
+    an arriving one go through pinned memory where `device_map` is one GPU.
 
     Args:
         ref_or_dir: a directory, or a ref.
@@ -98,7 +98,7 @@ def from_pretrained(
         weights, device=device or "cpu", agent=agent, timeout_s=timeout_s, memory=memory
     ) as found:
         whole = found.directory
-        if memory == "auto" and whole is not None and device is None and _can_take(whole):
+        if memory == "auto" and whole is not None and _can_take(whole):
             return _its_own_way(auto_class, whole, config, kwargs)
         return _tensor_by_tensor(auto_class, found, folder, config, kwargs)
 
