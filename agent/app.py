@@ -1,6 +1,5 @@
 """The agent's composition root: its parts, in the order in which they start and stop."""
 
-import asyncio
 import contextlib
 import logging
 import random
@@ -40,6 +39,7 @@ from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.node.origin_opener import OriginOpener
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
@@ -49,7 +49,7 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.keep_orders import KeepOrders
 from p2pcache.core.settings import SwarmSettings, UploadSettings
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
+from p2pcache.errors import UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import pools
 from p2pcache.io.event_loop import LoopLag
@@ -60,8 +60,6 @@ from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms
-from p2pcache.io.origins import open_origin
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
@@ -74,15 +72,9 @@ from p2pcache.io.security.cluster_key import (
 from p2pcache.io.security.tls import WATCH_S, open_tls
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Sources
-from p2pcache.io.tasks import Tasks, Threads
+from p2pcache.io.tasks import Tasks
 
 log = logging.getLogger(__name__)
-
-ORIGIN_RETRY_S = 10.0  # between two tries to open the origin
-ASK_AGAIN_S = (
-    10.0  # between two tests whether a refusal of the origin is over: a pull may not come for hours
-)
-PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 
 
 class AgentApp:
@@ -200,8 +192,7 @@ class AgentApp:
         self._labeller = (
             Labeller(self.context, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
-        self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
-        self._origin_url = ""
+        self._opener = OriginOpener(self.context, self.resolver, self.queries)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -214,7 +205,7 @@ class AgentApp:
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_first()
                 if self.settings.origin:
-                    await self._use_origin(self.settings.origin)
+                    await self._opener.open(self.settings.origin)
                 if self.link is not None:
                     await self.room.measure()
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
@@ -264,61 +255,6 @@ class AgentApp:
             await self.link.close()
         self.downloads.stop()
 
-    async def _use_origin(self, url: str) -> None:
-        """Open the storage; if it can't be opened, log it and try again later."""
-        self._opening(url)
-        try:
-            repo = OriginRepo(await self._openers.run(open_origin, url))
-        except UsageError:
-            raise
-        except P2PCacheError as error:
-            log.warning("origin %s: %s", url, error)
-            self.resolver.origin_error = self.origin.unopened = without_frames(error)
-            self.queries.origin_trouble = error
-            self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
-        else:
-            self.queries.origin_trouble = None
-            self.resolver.origin_error = self.origin.unopened = None
-            self.resolver.repo = self.origin.repo = repo
-            self.tasks.spawn_contained(self._prove_origin(repo), name="origin-proof")
-        finally:
-            self.origin.settled.set()
-
-    async def _prove_origin(self, repo: OriginRepo) -> None:
-        """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
-        while self.origin.repo is repo:
-            doubt: P2PCacheError | None = None
-            try:
-                await self._openers.run(repo.prove)
-            except P2PCacheError as error:
-                doubt = without_frames(error)
-            if doubt is not None and str(doubt) != str(self.queries.origin_doubt):
-                log.warning("origin: %s", doubt)
-            self.queries.origin_doubt = doubt
-            if doubt is None:
-                break
-            await asyncio.sleep(PROVE_S)
-        while self.origin.repo is repo:  # credentials may expire later, and be renewed
-            await asyncio.sleep(ASK_AGAIN_S)
-            await self._openers.run(repo.ask_again)
-
-    def _opening(self, url: str) -> None:
-        self._origin_url = url
-        self.origin.settled.clear()
-        self.queries.origin_trouble = Unreachable(f"{url} is being opened")
-
-    async def _retry_origin(self, url: str) -> None:
-        await asyncio.sleep(ORIGIN_RETRY_S)
-        if self._origin_url == url and self.origin.repo is None:
-            await self._use_origin(url)
-
-    async def _adopt_origin(self, url: str) -> None:
-        try:
-            await self._use_origin(url)
-        except UsageError as error:
-            self.queries.origin_trouble = UsageError(f"the tracker announced {url}: {error}")
-            log.error("%s", self.queries.origin_trouble)
-
     # -- TrackerHandler ----------------------------------------------------------------------------
 
     def announcement(self) -> m.Announce:
@@ -355,10 +291,8 @@ class AgentApp:
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
-        if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
-            # Now, because a lease may be granted before the task runs.
-            self._opening(settled.origin)
-            self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
+        if not self.settings.origin and settled.origin:
+            self._opener.adopt(settled.origin)
         for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)
         rest = self.context.told.send_rest(self.downloads.swarms)

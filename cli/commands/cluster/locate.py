@@ -21,10 +21,10 @@ from p2pcache.ids import Ref
 def locate(ref: str, as_json: bool, wide: bool, loaded: Loaded) -> None:
     """List the nodes that have a model.
 
-    As the tracker knows them, the most complete first. HAS is "full" or the share of a part; STAYS says
-    why it stays there: the cluster keeps it (`p2pcache keep`), it is pinned, held. --json adds the digest
-    and the label that a Kubernetes Node carries for the model: what a scheduler needs to send pods where
-    the bytes are.
+    As the tracker knows them, the most complete first. HAS is "full" or the share of a part; STAYS
+    says why it stays there: the cluster keeps it (`p2pcache keep`), it is pinned, held. --json adds
+    the digest and the label that a Kubernetes Node carries for the model: what a scheduler needs to
+    send pods where the bytes are.
 
     Examples:
       p2pcache locate team/llama:v3

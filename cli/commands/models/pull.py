@@ -115,7 +115,9 @@ def pull(
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
     hold_s = parse_duration(hold_for) if hold_for else 0.0
-    options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid, url)
+    options = PullOptions(
+        force_generation, include, exclude, background, hold, hold_s, hold_pid, url
+    )
     reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
     with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):
         path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
