@@ -205,7 +205,7 @@ class AgentApp:
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_first()
                 if self.settings.origin:
-                    await self._opener.open(self.settings.origin)
+                    await self._opener.use(self.settings.origin)
                 if self.link is not None:
                     await self.room.measure()
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")

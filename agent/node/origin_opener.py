@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
+from typing import Protocol
 
-from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
@@ -20,10 +20,17 @@ ASK_AGAIN_S = (
 PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 
 
+class Shown(Protocol):
+    """What people are told of storage."""
+
+    origin_trouble: P2PCacheError | None
+    origin_doubt: P2PCacheError | None
+
+
 class OriginOpener:
     """Opens the origin that the operator named, or else the tracker."""
 
-    def __init__(self, context: AgentContext, resolver: Resolver, queries: Queries) -> None:
+    def __init__(self, context: AgentContext, resolver: Resolver, queries: Shown) -> None:
         """Nothing is open.
 
         Args:
@@ -38,7 +45,7 @@ class OriginOpener:
         self._threads = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._url = ""
 
-    async def open(self, url: str) -> None:
+    async def use(self, url: str) -> None:
         """Open the storage; if it can't be opened, log it and try again later.
 
         Raises:
@@ -73,7 +80,7 @@ class OriginOpener:
 
     async def _adopt(self, url: str) -> None:
         try:
-            await self.open(url)
+            await self.use(url)
         except UsageError as error:
             self._queries.origin_trouble = UsageError(f"the tracker announced {url}: {error}")
             log.error("%s", self._queries.origin_trouble)
@@ -86,7 +93,7 @@ class OriginOpener:
     async def _retry(self, url: str) -> None:
         await asyncio.sleep(RETRY_S)
         if self._url == url and self._origin.repo is None:
-            await self.open(url)
+            await self.use(url)
 
     async def _prove(self, repo: OriginRepo) -> None:
         """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
