@@ -130,6 +130,10 @@ class Catalog:
             ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
         )
 
+    def learn_manifest(self, digest: str, data: bytes) -> None:
+        """Keep a manifest that a node gave, proved by its digest: storage doesn't answer."""
+        self._keep(("manifest", digest), data)
+
     def known_manifest(self, digest: str) -> bytes | None:
         """A manifest that was read before and is still kept; None: it isn't."""
         if digest in self._manifests:

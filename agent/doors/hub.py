@@ -4,6 +4,7 @@
 routes and headers are those that huggingface_hub asks for; nothing can be written.
 """
 
+import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -176,15 +177,22 @@ class HubDoor:
             _Missing: there is none.
             P2PCacheError: it can't be read now.
         """
+        tags = [wanted.ref]
+        if wanted.ref.tag == MAIN and not wanted.ref.digest:
+            tags.append(wanted.ref._replace(tag=DEFAULT_TAG))
+        for ref in tags:
+            with contextlib.suppress(NotFound):
+                return await self._models.open(ref)
+        url = (
+            f"hf://{wanted.repo}@{wanted.ref.tag}"
+            if not wanted.ref.digest and "/" in wanted.repo
+            else ""
+        )
         try:
-            return await self._models.open(wanted.ref)
+            return await self._models.open(wanted.ref, url)
         except NotFound as error:
-            if wanted.ref.tag != MAIN or wanted.ref.digest:
-                raise _Missing("RevisionNotFound", str(error)) from None
-        try:
-            return await self._models.open(wanted.ref._replace(tag=DEFAULT_TAG))
-        except NotFound as error:
-            raise _Missing("RepoNotFound", str(error)) from None
+            kind = "RepoNotFound" if len(tags) > 1 else "RevisionNotFound"
+            raise _Missing(kind, str(error)) from None
 
 
 def _missing_entry(model: OpenModel, path: str) -> _Missing:

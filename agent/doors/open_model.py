@@ -108,8 +108,13 @@ class ModelDoor:
         self._recent: dict[Ref, OpenModel] = {}
         self._published: dict[tuple[Ref, str], float] = {}  # when, of complete models
 
-    async def open(self, ref: Ref, *, whole: bool = False) -> OpenModel:
+    async def open(self, ref: Ref, url: str = "", *, whole: bool = False) -> OpenModel:
         """Resolve a ref and read its manifest. No byte of a file is fetched, or all are with `whole`.
+
+        Args:
+            ref: of the model.
+            url: the model of a hub that the tag stands for, brought in if it is missing; "": of none.
+            whole: fetch all of it now.
 
         Raises:
             NotFound: the ref has a digest, and this cache knows no model of that name with it. A digest alone
@@ -122,7 +127,9 @@ class ModelDoor:
         digest = ref.digest
         if digest is not None and digest not in {one for _, one in await self.known(ref)}:
             raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {digest[:12]}")
-        resolved, download = await self._pulls.begin_download(ref, force=False, whole=whole)
+        resolved, download = await self._pulls.begin_download(
+            ref, force=False, whole=whole, url=url
+        )
         opened = OpenModel(ref, resolved.generation, download)
         if len(self._recent) >= MAX_RECENT:
             self._recent.clear()

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Event = dict[str, Any]
-PHASES = {"index": "hashing", "send": "sending to the agent", "upload": "uploading"}
+PHASES = {
+    "index": "hashing",
+    "send": "sending to the agent",
+    "upload": "uploading",
+    "import": "reading",
+}
 LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
 FIRST_LINE_S = 3.0  # the command itself has taken a second to start
 BAR_COLUMNS = 16

@@ -24,7 +24,7 @@ from p2pcache.io.byte_order_mark import without_mark
 
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
-SECTIONS = ("client", "agent", "tracker")
+SECTIONS = ("client", "agent", "tracker", "sources")
 LISTS = frozenset({
     "tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas", "require_signature",
 })  # fmt: skip
@@ -93,7 +93,7 @@ def read_file(path: Path | None) -> ConfigFile:
         if name not in SECTIONS or not isinstance(table, dict):
             raise UsageError(
                 f"{path}: unknown {'section' if isinstance(table, dict) else 'key'} {name!r}"
-                f"{_nearest(name, SECTIONS)}; sections are [client], [agent] and [tracker]"
+                f"{_nearest(name, SECTIONS)}; sections are [client], [agent], [tracker] and [sources.NAME]"
             )
     return ConfigFile(path, tables)
 
@@ -146,13 +146,35 @@ def load(
         raise UsageError(f"[{section}] settings: {error}") from None
 
 
+def load_tables(kind: type[S], section: str, file: ConfigFile) -> dict[str, S]:
+    """The settings of each table of a section, such as `[sources.NAME]`, by name. No variable changes them.
+
+    Raises:
+        UsageError: an unknown key or a bad value.
+    """
+    found: dict[str, S] = {}
+    for name, table in file.sections.get(section, {}).items():
+        where = f"{section}.{name}"
+        if not isinstance(table, dict):
+            raise UsageError(
+                f"{file.path}: [{section}] has the key {name!r}; expected [{section}.NAME]"
+            )
+        fields = {f.name: f for f in msgspec.structs.fields(kind)}
+        _refuse_unknown(file.path, where, table.keys(), fields)
+        try:
+            found[name] = msgspec.convert(table, kind)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{file.path}: [{where}]: {error}") from None
+    return found
+
+
 def check_sections(file: ConfigFile, kinds: Mapping[str, type[msgspec.Struct]]) -> None:
     """Validate every section of a file, used by this command or not.
 
     Raises:
         UsageError: as `load`.
     """
-    for section in file.sections:
+    for section in file.sections.keys() & kinds.keys():
         load(kinds[section], section, file=file, environ={})
 
 

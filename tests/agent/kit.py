@@ -31,8 +31,8 @@ async def agent(tmp: Path, name: str = "a", **settings: Any) -> AsyncIterator[Ag
         "listen": "127.0.0.1:0", "cache_dir": str(tmp / name), "socket": str(tmp / f"{name}.sock"),
         "min_free_bytes": 0, "shutdown_s": 2.0,
     }  # fmt: skip
-    limits = settings.pop("limits", None)
-    app = AgentApp(AgentSettings(**{**defaults, **settings}), limits)
+    limits, sources = settings.pop("limits", None), settings.pop("sources", None)
+    app = AgentApp(AgentSettings(**{**defaults, **settings}), limits, sources)
     async with app.running():
         yield app
 

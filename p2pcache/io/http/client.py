@@ -62,6 +62,7 @@ class AgentClient:
         hold: str = "",
         hold_s: float = 0.0,
         hold_pid: int = 0,
+        url: str = "",
     ) -> Events:
         """Events of a pull, `done` last; closing the iterator stops waiting for it.
 
@@ -74,8 +75,9 @@ class AgentClient:
             hold: name of a hold: the model isn't evicted while it lasts; "": none.
             hold_s: how long it lasts; 0: a day, or as long as `hold_pid`.
             hold_pid: the process with which it ends; 0: with none.
+            url: the model of a hub that `ref` stands for, brought in if it is missing; "": of none.
         """
-        body: Json = {"ref": ref, "force_generation": force_generation}
+        body: Json = {"ref": url or ref, "force_generation": force_generation}
         if background:  # an older agent refuses the key, so it is left out where it says nothing
             body["background"] = True
         if hold:
@@ -117,6 +119,10 @@ class AgentClient:
     def push(self, ref: str, digest: str, **how: bool) -> Events:
         """Events of the upload (`force`, `repair`), `done` last; the blobs are with the agent already."""
         return self._endpoint.stream("/v1/push", {"ref": ref, "digest": digest, **how})
+
+    def import_model(self, url: str, ref: str, **how: object) -> Events:
+        """Events of an import (`include`, `exclude`, `copy`, `force`), `done` last."""
+        return self._endpoint.stream("/v1/import", {"url": url, "ref": ref, **how})
 
     def linger(self, digest: str, seconds: float) -> bool:
         """Wait at most `seconds` until another node has all that this one has of a model; true if one has."""

@@ -11,10 +11,12 @@ import logging
 import os
 import secrets
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from p2pcache.core.format.file_filter import is_name
 from p2pcache.core.format.manifest import File
+from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.disk.cache_dir import Folders
 from p2pcache.io.disk.disk import Disk, names
@@ -304,6 +306,16 @@ def _view_errors(ref: Ref) -> Iterator[None]:
 def is_tree_name(entry: str) -> bool:
     """Whether a directory has the name of a published tree, whole or of some files."""
     return _parse("", "", entry) is not None
+
+
+def ref_of_tree(path: Path) -> Ref | None:
+    """The ref, with its digest, of which a directory is a published tree, whole or of some files; None: of none."""
+    namespace, name, entry = ("", "", "", *path.resolve().parts)[-3:]
+    found = _parse(namespace, name, entry)
+    try:
+        return Ref.parse(f"{namespace}/{name}@blake3:{found.digest}") if found else None
+    except UsageError:  # a directory of such a name elsewhere
+        return None
 
 
 def _parse(namespace: str, name: str, entry: str) -> Tree | None:

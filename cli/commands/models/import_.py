@@ -1,0 +1,98 @@
+"""`import`: take in a model from where it lies."""
+
+import os
+import time
+from contextlib import closing
+
+import click
+
+from p2pcache.cli.standalone.importing import AgentImport, DirectImport, ImportTarget
+from p2pcache.cli.support.client_options import Loaded, client_options
+from p2pcache.cli.support.connect import find_agent
+from p2pcache.cli.support.interrupted import saying_what_goes_on
+from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.output import emit
+from p2pcache.cli.support.progress import Event, make_reporter
+from p2pcache.cli.support.ref_argument import REF
+from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.errors import UsageError
+from p2pcache.ids import Ref, spelled
+from p2pcache.io.sources.settings import read_sources
+
+
+@click.command("import", cls=Command)
+@click.argument("source", metavar="SOURCE")
+@click.argument("ref", type=REF)
+@click.option(
+    "--include", metavar="PATTERN", multiple=True, help="Only files that fit; may be repeated."
+)
+@click.option(
+    "--exclude", metavar="PATTERN", multiple=True, help="Leave files out; may be repeated."
+)
+@click.option(
+    "--copy",
+    is_flag=True,
+    help="Store the files in the storage, too; without it they stay where they are.",
+)
+@click.option(
+    "--force", is_flag=True, help="Take the tag even if somebody else moves it meanwhile."
+)
+@json_option
+@quiet_option
+@client_options("origin", "cache_dir")
+def import_(
+    source: str,
+    ref: str,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    copy: bool,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    loaded: Loaded,
+) -> None:
+    """Take in a model from where it lies: a bucket, a hub, a web server, a directory.
+
+    SOURCE is a URL below one of the sources of the settings ([sources.NAME] url = "..."): file://,
+    s3://, https:// or hf://ORG/REPO[@REVISION]. Each byte is read once, compared with the SHA-256
+    that the source states, and kept by the agent. The storage gets the tag and a record of where
+    the files lie; nodes read them there. Interrupted and repeated, it goes on where it was.
+
+    Examples:
+      p2pcache import hf://meta-llama/Llama-3.1-8B@main team/llama:v3
+      p2pcache import s3://lake/models/llama team/llama:v3 --exclude '*.bin'
+      p2pcache import https://models.example/llama/ llama --copy
+    """
+    wanted = Ref.parse(ref)
+    spelling = spelled(ref)
+    if wanted.digest:
+        raise UsageError(f"import gives a tag its digest; leave the digest out: {wanted.short}")
+    client = find_agent(loaded)
+    target: ImportTarget = (
+        AgentImport(client)
+        if client
+        else DirectImport(loaded.settings, read_sources(loaded.file, os.environ))
+    )
+    reporter = make_reporter(f"importing {wanted.short}", as_json=as_json, quiet=quiet)
+    began = time.monotonic()
+    with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
+        done = target.import_from(
+            source,
+            wanted,
+            reporter,
+            spelling=spelling,
+            include=include,
+            exclude=exclude,
+            copy=copy,
+            force=force,
+        )
+        done["seconds"] = round(time.monotonic() - began, 3)
+        reporter.done(done, _summary(wanted, done))
+    if not as_json:
+        emit(f"{spelling}:{wanted.tag}@blake3:{done['digest']}")
+
+
+def _summary(ref: Ref, done: Event) -> str:
+    size, read = int(done.get("bytes", 0)), int(done.get("bytes_read", 0))
+    seconds = format_duration(float(done["seconds"]))
+    return f"imported {ref.short}: {format_bytes(size)}, {format_bytes(read)} of it read now, in {seconds}"
