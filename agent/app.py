@@ -1,6 +1,5 @@
 """The agent's composition root: its parts, in the order in which they start and stop."""
 
-import asyncio
 import contextlib
 import logging
 import random
@@ -21,6 +20,9 @@ from p2pcache.agent.downloads.lost_tracker import LostTracker
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.downloads.spellings import Spellings
+from p2pcache.agent.imports.imports import Imports
+from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
@@ -32,21 +34,25 @@ from p2pcache.agent.jobs.room import RoomMaker, limits_of
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.keep.keeps import Keeps
 from p2pcache.agent.node import location
 from p2pcache.agent.node.explain import Explainer
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.node.origin_opener import OriginOpener
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.agent.trust.required_signatures import RequiredSignatures
 from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
+from p2pcache.core.protocol.keep_orders import KeepOrders
 from p2pcache.core.settings import SwarmSettings, UploadSettings
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError, without_frames
+from p2pcache.errors import UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import pools
 from p2pcache.io.event_loop import LoopLag
@@ -57,8 +63,6 @@ from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms
-from p2pcache.io.origins import open_origin
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.transport.tcp_info import check_congestion_control
@@ -70,22 +74,26 @@ from p2pcache.io.security.cluster_key import (
     read_cluster_key,
 )
 from p2pcache.io.security.tls import WATCH_S, open_tls
-from p2pcache.io.tasks import Tasks, Threads
+from p2pcache.io.sources.settings import SourceSettings
+from p2pcache.io.sources.source import Sources
+from p2pcache.io.tasks import Tasks
 
 log = logging.getLogger(__name__)
-
-ORIGIN_RETRY_S = 10.0  # between two tries to open the origin
-ASK_AGAIN_S = (
-    10.0  # between two tests whether a refusal of the origin is over: a pull may not come for hours
-)
-PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
 
 
 class AgentApp:
     """One agent: `async with AgentApp(...).running():` serves until the block ends."""
 
-    def __init__(self, settings: AgentSettings, limits: ApiLimits | None = None) -> None:
-        """Build the parts; nothing listens or connects yet. `limits`: of the API; default: the usual ones.
+    def __init__(
+        self, settings: AgentSettings, limits: ApiLimits | None = None,
+        sources: dict[str, SourceSettings] | None = None,
+    ) -> None:  # fmt: skip
+        """Build the parts; nothing listens or connects yet.
+
+        Args:
+            settings: of the agent.
+            limits: of the API; None: the usual ones.
+            sources: from which models may be imported; None: none.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
@@ -127,7 +135,8 @@ class AgentApp:
                         tasks=self.tasks, rng=rng, tls=tls, cache_dir=settings.cache_dir)
             if settings.tracker else None
         )  # fmt: skip
-        self.origin = OriginReads(settings.origin_bytes_per_s, disk)
+        known_sources = Sources(sources or {})
+        self.origin = OriginReads(settings.origin_bytes_per_s, disk, known_sources)
         self.context = AgentContext(
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk, told=ToldSwarms(self.link),
@@ -135,14 +144,21 @@ class AgentApp:
         self.governor = GovernorLoop(self.context, settings)
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
+        signatures = RequiredSignatures(
+            settings.require_signature, self.store.root, self.resolver.read_signatures
+        )
         self.downloads = DownloadManager(
-            self.context, self.resolver.manifest, SwarmSettings(), self.journal
+            self.context, self.resolver.manifest, SwarmSettings(), self.journal, signatures.need
         )
         self.downloads.admit = Admission(self.context).admit
         self.claims = Claims(self.context)
         self.room = RoomMaker(self.context, self.downloads, self.journal)
         self.pushes = Pushes(
-            self.context, self.downloads, self.resolver, self.journal, self.room.evict_for
+            self.context, self.downloads, self.resolver, self.journal, self.room.evict_for,
+            signatures.need,
+        )  # fmt: skip
+        self.imports = Imports(
+            self.context, self.downloads, self.pushes, self.room.evict_for, known_sources
         )
         self._lag = LoopLag()
         self.metrics = AgentMetrics(
@@ -154,15 +170,22 @@ class AgentApp:
         )
         self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
         order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
+        spellings = Spellings(self.store, self.resolver, self.tasks)
+        misses = Misses(
+            self.context, self.imports, self.pushes, known_sources, self.resolver.resolve
+        )
         pulls = Pulls(
-            self.store, self.resolver, self.downloads, self.journal, order, settings.abandon_after_s
+            self.store, self.resolver, self.downloads, self.journal, order, spellings,
+            settings.abandon_after_s, misses.bring,
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
+        self.keeps = Keeps(self.context, self.downloads, pulls, order)
+        self.metrics.kept = self.keeps.figures
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
             pulls=pulls, warms=self.warms, loads=Loads(self.context, self.downloads, pulls),
-            pushes=self.pushes,
+            pushes=self.pushes, imports=self.imports,
             housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
             room=self.room, claims=self.claims, queries=self.queries, journal=self.journal,
             explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
@@ -186,8 +209,7 @@ class AgentApp:
         self._labeller = (
             Labeller(self.context, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
-        self._openers = Threads(2, name="origin-open")  # never joined, because storage may hang
-        self._origin_url = ""
+        self._opener = OriginOpener(self.context, self.resolver, self.queries)
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -200,12 +222,14 @@ class AgentApp:
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await self.downloads.seed_first()
                 if self.settings.origin:
-                    await self._use_origin(self.settings.origin)
+                    await self._opener.use(self.settings.origin)
                 if self.link is not None:
+                    await self.room.measure()
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
                 self.janitor.start()
                 self.room.start()
                 self.claims.start()
+                self.keeps.start()
                 self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
@@ -239,6 +263,7 @@ class AgentApp:
     async def _stop(self) -> None:
         self.listeners.gate.stopping.set()
         self.warms.on_stopping()
+        self.imports.on_stopping()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         for download in list(self.downloads.running.values()):
             download.swarm.pause()
@@ -248,61 +273,6 @@ class AgentApp:
             await self.link.close()
         self.downloads.stop()
 
-    async def _use_origin(self, url: str) -> None:
-        """Open the storage; if it can't be opened, log it and try again later."""
-        self._opening(url)
-        try:
-            repo = OriginRepo(await self._openers.run(open_origin, url))
-        except UsageError:
-            raise
-        except P2PCacheError as error:
-            log.warning("origin %s: %s", url, error)
-            self.resolver.origin_error = self.origin.unopened = without_frames(error)
-            self.queries.origin_trouble = error
-            self.tasks.spawn_contained(self._retry_origin(url), name="origin-retry")
-        else:
-            self.queries.origin_trouble = None
-            self.resolver.origin_error = self.origin.unopened = None
-            self.resolver.repo = self.origin.repo = repo
-            self.tasks.spawn_contained(self._prove_origin(repo), name="origin-proof")
-        finally:
-            self.origin.settled.set()
-
-    async def _prove_origin(self, repo: OriginRepo) -> None:
-        """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
-        while self.origin.repo is repo:
-            doubt: P2PCacheError | None = None
-            try:
-                await self._openers.run(repo.prove)
-            except P2PCacheError as error:
-                doubt = without_frames(error)
-            if doubt is not None and str(doubt) != str(self.queries.origin_doubt):
-                log.warning("origin: %s", doubt)
-            self.queries.origin_doubt = doubt
-            if doubt is None:
-                break
-            await asyncio.sleep(PROVE_S)
-        while self.origin.repo is repo:  # credentials may expire later, and be renewed
-            await asyncio.sleep(ASK_AGAIN_S)
-            await self._openers.run(repo.ask_again)
-
-    def _opening(self, url: str) -> None:
-        self._origin_url = url
-        self.origin.settled.clear()
-        self.queries.origin_trouble = Unreachable(f"{url} is being opened")
-
-    async def _retry_origin(self, url: str) -> None:
-        await asyncio.sleep(ORIGIN_RETRY_S)
-        if self._origin_url == url and self.origin.repo is None:
-            await self._use_origin(url)
-
-    async def _adopt_origin(self, url: str) -> None:
-        try:
-            await self._use_origin(url)
-        except UsageError as error:
-            self.queries.origin_trouble = UsageError(f"the tracker announced {url}: {error}")
-            log.error("%s", self.queries.origin_trouble)
-
     # -- TrackerHandler ----------------------------------------------------------------------------
 
     def announcement(self) -> m.Announce:
@@ -311,7 +281,8 @@ class AgentApp:
         return m.Announce(
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.context.told.announce(self.downloads.swarms.values()),
-            self._name, warms=True, tells=True, role=self.settings.role, labels=self._labels,
+            self._name, warms=True, tells=True, keeps=True, role=self.settings.role, labels=self._labels,
+            room_bytes=self.room.for_parts_bytes, link_bytes_s=self.settings.upload_bytes_per_s,
         )  # fmt: skip
 
     def _update_address(self) -> None:
@@ -332,14 +303,14 @@ class AgentApp:
         usage = self.context.usage
         active = self.context.told.active(self.downloads.swarms.values())
         ended = self.journal.take_untold()
-        return m.Heartbeat(self.net.load, active, usage.free_bytes, usage.cached_bytes, ended)
+        return m.Heartbeat(
+            self.net.load, active, usage.free_bytes, usage.cached_bytes, ended, self.room.for_parts_bytes
+        )  # fmt: skip
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""
-        if not self.settings.origin and settled.origin and settled.origin != self._origin_url:
-            # Now, because a lease may be granted before the task runs.
-            self._opening(settled.origin)
-            self.tasks.spawn_contained(self._adopt_origin(settled.origin), name="origin-open")
+        if not self.settings.origin and settled.origin:
+            self._opener.adopt(settled.origin)
         for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)
         rest = self.context.told.send_rest(self.downloads.swarms)
@@ -358,6 +329,9 @@ class AgentApp:
             self.warms.on_warm(message)
         elif isinstance(message, m.NodeQuestion):
             self.answers.on_question(message)
+            return
+        elif isinstance(message, KeepOrders):
+            self.tasks.spawn_contained(self.keeps.on_orders(message), name="keep-orders")
             return
         if isinstance(message, m.ClonedId):
             self.queries.on_twin_seen(message.address)

@@ -8,11 +8,18 @@ from collections.abc import Iterator
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import P2PCacheError
+from p2pcache.io.sources.settings import SourceSettings
 
 
 @contextlib.contextmanager
-def run_embedded(settings: AgentSettings) -> Iterator[str]:
+def run_embedded(
+    settings: AgentSettings, sources: dict[str, SourceSettings] | None = None
+) -> Iterator[str]:
     """Run an agent on a thread of its own for the length of the block; yield its socket path.
+
+    Args:
+        settings: of the agent.
+        sources: from which referenced models are read, by name.
 
     Raises:
         P2PCacheError: the agent can't start.
@@ -23,7 +30,7 @@ def run_embedded(settings: AgentSettings) -> Iterator[str]:
 
     async def serve() -> None:
         stop = asyncio.Event()
-        async with AgentApp(settings).running():
+        async with AgentApp(settings, sources=sources).running():
             loops.append((asyncio.get_running_loop(), stop))
             started.set()
             await stop.wait()

@@ -12,6 +12,7 @@ from p2pcache.io.disk.syscalls import give_back_blocks_of
 from p2pcache.io.event_loop import usual_rule
 from p2pcache.io.http.connection_limits import raise_file_limit
 from p2pcache.io.service_manager import Notifier
+from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.tasks import StopSignal, on_hangup
 
 # Freed blocks of at least this size go back to the system at once. Parts of an upload are larger. Blocks that are
@@ -19,8 +20,12 @@ from p2pcache.io.tasks import StopSignal, on_hangup
 LARGE_BYTES = 1 << 20
 
 
-def run(settings: AgentSettings) -> int:
+def run(settings: AgentSettings, sources: dict[str, SourceSettings] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; returns the exit code (0: an ordered end).
+
+    Args:
+        settings: of the agent.
+        sources: from which models may be imported, by name.
 
     Raises:
         P2PCacheError: the agent can't start.
@@ -30,13 +35,13 @@ def run(settings: AgentSettings) -> int:
     give_back_blocks_of(LARGE_BYTES)
     faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
     usual_rule()
-    return uvloop.run(_serve(settings))
+    return uvloop.run(_serve(settings, sources))
 
 
-async def _serve(settings: AgentSettings) -> int:
+async def _serve(settings: AgentSettings, sources: dict[str, SourceSettings] | None) -> int:
     stop = StopSignal()
     with Notifier.from_environ() as manager:
-        app = AgentApp(await located(settings))
+        app = AgentApp(await located(settings), sources=sources)
         on_hangup(app.reload)
         async with app.running():
             app.warms.resume()

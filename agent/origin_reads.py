@@ -17,6 +17,8 @@ from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.fetch import fetch_runs
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.peers.protocol.limits import BothRates, TokenBucket
+from p2pcache.io.sources.referenced import SourcedReads
+from p2pcache.io.sources.source import Sources
 from p2pcache.io.tasks import THREAD_IDLE_S, Threads
 
 OPENING_S = (
@@ -62,18 +64,20 @@ class OriginReads:
     `settled` is clear while the origin is being opened.
     """
 
-    def __init__(self, bytes_per_s: int, disk: TokenBucket) -> None:
+    def __init__(self, bytes_per_s: int, disk: TokenBucket, sources: Sources | None = None) -> None:
         """No storage yet.
 
         Args:
-            bytes_per_s: cap on reads of the origin; 0: none.
+            bytes_per_s: cap on reads of the origin and of sources; 0: none.
             disk: the rate of writes to the cache, which reads keep, too.
+            sources: that are configured on this node; None: none are.
         """
+        self.sourced = SourcedReads(Sources({}) if sources is None else sources)
         self.repo: OriginRepo | None = None
         self.unopened: P2PCacheError | None = None  # why `repo` is None, if an origin is configured
         self.settled = asyncio.Event()
         self.settled.set()
-        self._limiter = BothRates(TokenBucket(bytes_per_s), disk)
+        self.limiter = BothRates(TokenBucket(bytes_per_s), disk)
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
         self._ends: deque[Callable[[], None]] = deque()  # of reads; the loop hasn't heard of them
@@ -118,8 +122,8 @@ class OriginReads:
 
         def read() -> None:
             fetch_runs(
-                repo, layout, store, [one.run for one in runs], on_ended=ended,
-                cancelled=lambda run: by_index[run].cancelled.is_set(), limiter=self._limiter,
+                self.sourced.blobs(repo, layout), layout, store, [one.run for one in runs], on_ended=ended,
+                cancelled=lambda run: by_index[run].cancelled.is_set(), limiter=self.limiter,
                 on_wrong=wrong.__setitem__, on_trouble=trouble.append,
                 on_begin=lambda: began.append(time.monotonic()),
             )  # fmt: skip
@@ -189,6 +193,7 @@ class OriginReads:
     def _rest(self) -> None:
         if self.repo is not None:
             self.repo.origin.rest()
+        self.sourced.rest()
 
     def _note_wrong(self, digest: str, run: RunIndex, wrong: str) -> None:
         self._wrong.pop((digest, run), None)

@@ -42,6 +42,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Namespaces that the client socket may pull from without a token, separated by commas; *: all."""
     compile_cache_namespaces: str = ""
     """Namespaces whose compile caches, which are programs, this agent takes, separated by commas; default: none."""
+    require_signature: str = ""
+    """NAMESPACE=FILE, separated by commas: models there need a signature by this public key or CA; *: all others."""
     api_listen: str = ""
     """HOST:PORT for the API over TCP, for clients with a token; default: only on the sockets. Plain HTTP."""
     hf_listen: str = ""

@@ -10,9 +10,8 @@ import sys
 from p2pcache.cli.main import main as p2pcache
 from p2pcache.cli.support.output import end_notes, note
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import SCHEME, Ref
 
-SCHEME = "p2pcache://"
 _ADDRESS = "p2pcache://[NAMESPACE/]NAME[:TAG][@blake3:HEX] DIRECTORY"
 _USAGE = f"usage: p2pcache-init {_ADDRESS}, or p2pcache-init --compile-cache ENGINE [OPTION]... {_ADDRESS}"
 

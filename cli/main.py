@@ -3,7 +3,8 @@
 The tree is the help: a command word is a module of its name in the folder of its part, so `ls` is
 `commands/models/ls.py`. To add a command:
 
-1. Write `cli/commands/FOLDER/WORD.py` with a click command (or group) `WORD`; `-` in a word is `_` in Python.
+1. Write `cli/commands/FOLDER/WORD.py` with a click command (or group) `WORD`; `-` in a word is `_` in Python,
+   and a word of Python's own has `_` behind it.
    Its docstring is the help; the first line is repeated in the table below, and examples end it.
    - It talks to an agent: `support.client_options.client_options` and `support.connect.need_agent`.
    - It works on a cache without an agent, too: `standalone.local_cache.cache_or_agent`.
@@ -21,6 +22,7 @@ import gc
 import importlib
 import io
 import itertools
+import keyword
 import os
 import signal
 import sys
@@ -36,14 +38,16 @@ from p2pcache.errors import P2PCacheError, UsageError
 COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in the help
     "models": {
         "pull": "Fetch a model and print its directory.",
+        "run": "Start an engine whose model is a ref.",
         "warm": "Fetch a model before anybody asks for it, here or on K nodes.",
         "cancel": "End a pull or a warm on this node, for all who wait for it.",
         "push": "Store a directory as a model.",
-        "import": "Take in a model from where it lies.",
         "export": "Write a torrent of a model, for clients without p2pcache.",
+        "import": "Take in a model from a bucket, a hub, a web server, a directory or a torrent.",
         "ls": "List the models in the cache.",
         "show": "Show a model's files, sizes and digest.",
         "verify": "Prove every byte of a model again.",
+        "sign": "Sign a model, and store the signature beside its manifest.",
         "compile-cache": "Restore and save what an engine has compiled.",
     },
     "cache": {
@@ -92,6 +96,7 @@ _EPILOG = """\b
 Examples:
   p2pcache push ./llama team/llama:v3      store a directory as a model
   vllm serve "$(p2pcache pull team/llama:v3)"
+  p2pcache run -- vllm serve team/llama:v3 start an engine, and let the weights come meanwhile
   p2pcache COMMAND --help                  each command explains itself
 
 \b
@@ -105,6 +110,12 @@ from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not all
 COLLECT_AFTER = 50_000  # new objects; some 10 MB
 
 
+def module_of(word: str) -> str:
+    """The name of a command's module and of the command in it."""
+    name = word.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
 class Commands(click.Group):
     """The command table; imports a command's module when the command is asked for."""
 
@@ -116,7 +127,7 @@ class Commands(click.Group):
         """Import and return one command; None: there is no such word."""
         for folder, part in COMMANDS.items():
             if cmd_name in part:
-                name = "import_" if cmd_name == "import" else cmd_name.replace("-", "_")
+                name = module_of(cmd_name)
                 module = importlib.import_module(f"p2pcache.cli.commands.{folder}.{name}")
                 command: click.Command = getattr(module, name)
                 return command

@@ -8,6 +8,7 @@ from p2pcache.errors import UsageError
 DIGEST_BYTES = 32  # BLAKE3-256
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+SCHEME = "p2pcache://"  # before a ref, where something else could stand, such as the address of other storage
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
 
@@ -17,6 +18,7 @@ _REF = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
     r"(?:@blake3:(?P<digest>[0-9a-f]{64}))?"
 )
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 RunIndex = int
@@ -79,6 +81,33 @@ class Ref(NamedTuple):
 
     def __str__(self) -> str:
         return self.short + (f"@blake3:{self.digest}" if self.digest else "")
+
+
+class Wanted(NamedTuple):
+    """What somebody wants to pull: a ref, and the model of a hub that its tag stands for ("": of none)."""
+
+    ref: Ref
+    url: str = ""
+
+
+def parse_wanted(text: str) -> Wanted:
+    """Parse a ref, or `hf://ORG/REPO[@REVISION]`, which is the tag REVISION (`main`) of ORG/REPO.
+
+    Raises:
+        UsageError: as `Ref.parse`; or a revision that can't be a tag.
+    """
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return Wanted(Ref.parse(text))
+    repo, _, revision = rest.partition("@")
+    org, slash, name = repo.partition("/")
+    tag = revision or "main"
+    if scheme != "hf" or not slash or not _TAG.fullmatch(tag):
+        raise UsageError(
+            f"not a model of a hub: {text[:MAX_SHOWN]!r}; expected hf://ORG/REPO[@REVISION], and a revision without a "
+            "slash"
+        )
+    return Wanted(Ref.parse(f"{org}/{name}:{tag}"), f"hf://{org}/{name}@{tag}")
 
 
 def spelled(text: str) -> str:

@@ -27,11 +27,13 @@ from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.origins import OriginSettings, open_origin
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.signatures.in_origin import read_signatures
 from p2pcache.io.tasks import Tasks, Threads
 
 T = TypeVar("T")
 
 TAG_TTL_S = 2.0  # a moved tag is seen within this, also without a message of the pusher
+SPELLING_TTL_S = 60.0  # only a forced push changes it
 FRESH = (
     0.5  # share of TAG_TTL_S after which a question begins the next read and gets the known answer
 )
@@ -73,6 +75,7 @@ class Catalog:
         self._repo: OriginRepo | None = None
         self._flights: dict[tuple[str, ...], asyncio.Future[Any]] = {}
         self._tags: dict[tuple[str, str, str], tuple[float, TagRecord | P2PCacheError]] = {}
+        self._spellings: dict[tuple[str, str], tuple[float, str]] = {}
         self._manifests: OrderedDict[str, bytes] = OrderedDict()
         self._manifest_bytes = 0
         self._writing = asyncio.Lock()
@@ -127,11 +130,40 @@ class Catalog:
             ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
         )
 
+    def learn_manifest(self, digest: str, data: bytes) -> None:
+        """Keep a manifest that a node gave, proved by its digest: storage doesn't answer."""
+        self._keep(("manifest", digest), data)
+
     def known_manifest(self, digest: str) -> bytes | None:
         """A manifest that was read before and is still kept; None: it isn't."""
         if digest in self._manifests:
             self._manifests.move_to_end(digest)
         return self._manifests.get(digest)
+
+    async def spelling(self, ref: Ref) -> str:
+        """How a model's name is written, at most `SPELLING_TTL_S` old; errors as `tag`."""
+        name, now = (ref.namespace, ref.name), time.monotonic()
+        known = self._spellings.get(name)
+        if known is None or known[0] <= now:
+            text = await self.ask_origin(
+                ("spelling", *name), lambda repo: repo.spelling(ref), TAG_WAIT_S
+            )
+            if len(self._spellings) > MAX_TAGS:
+                self._spellings.clear()
+            known = self._spellings[name] = (now + SPELLING_TTL_S, text)
+        return known[1]
+
+    async def stored_signatures(self, text: str) -> bytes:
+        """The stored signatures of NAMESPACE/DIGEST, one a line; errors as `tag`."""
+        namespace, _, digest = text.partition("/")
+        if not is_digest(digest):
+            raise UsageError("not a manifest digest")
+        namespace = Ref.parse(f"{namespace}/x").namespace
+        found = await self.ask_origin(
+            ("signatures", namespace, digest),
+            lambda repo: read_signatures(repo, namespace, digest), TAG_WAIT_S,
+        )  # fmt: skip
+        return "\n".join(found).encode()
 
     def moved(self, ref: Ref) -> None:
         """The tag was moved: forget its record, and any read that is in flight."""

@@ -1,4 +1,4 @@
-"""Answers "pulls", "history" and "room": asks every member what runs there, what ended there, how full it is."""
+"""Asks members what runs there, what ended there, how full they are, and why they have a model."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -7,14 +7,17 @@ from typing import Annotated
 import msgspec
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import UsageError
-from p2pcache.ids import NodeId, format_node
+from p2pcache.ids import NodeId, format_node, parse_node
 from p2pcache.io import pools
 from p2pcache.io.tasks import Shared
 
 ANSWER_S = 3.0  # a live node answers in milliseconds
 MAX_NODES = 2000  # asked at once; the others are counted
+MANIFEST_TRIES = 3  # members that are asked for one manifest
+MAX_HOLDERS = 500  # that are asked about one model; a person reads a page of them
 MAX_ROWS = 2000  # of one answer: a megabyte
 MAX_NODE_ROWS = 100  # of one node
 MAX_DATA = 128 << 10  # of one node's answer: its rows, with long messages
@@ -70,10 +73,25 @@ class RoomRow(msgspec.Struct):
     held_bytes: Count
     evictable_bytes: Count
     models: Count
+    kept_bytes: Count = 0  # an older release doesn't say it
 
 
-Row = PullRow | HistoryRow | RoomRow
-KINDS: dict[str, type[Row]] = {"pulls": PullRow, "history": HistoryRow, "room": RoomRow}
+class ModelRow(msgspec.Struct):
+    """Why a node has a model."""
+
+    kept: Text  # "whole" or "part": the cluster keeps it, or a part of it, there
+    pinned: bool
+    held: bool
+    last_used: Seconds
+
+
+Row = PullRow | HistoryRow | RoomRow | ModelRow
+KINDS: dict[str, type[Row]] = {
+    "pulls": PullRow,
+    "history": HistoryRow,
+    "room": RoomRow,
+    "model": ModelRow,
+}
 
 
 class NodeQuestions:
@@ -102,6 +120,45 @@ class NodeQuestions:
         limit = min(int(text or MAX_NODE_ROWS), MAX_NODE_ROWS)
         return await self._asking.share(f"{what} {limit}", lambda: self._ask_nodes(what, limit))
 
+    async def ask_holders(self, located: bytes) -> bytes:
+        """The answer to "locate" with what its first nodes say themselves: `kept`, `pinned`, `held`, `last_used`.
+
+        Nodes of an older release, and those that are silent, say nothing.
+        """
+        found = msgspec.json.decode(located)
+        rows = {parse_node(row["node"]): row for row in found["nodes"]}
+        members = self._tracking.registry.nodes
+        asked = [n for n in rows if n in members and members[n].connected and members[n].tells]
+        chosen = asked[:MAX_HOLDERS]
+        answers = await asyncio.gather(
+            *(self._ask_node(node, "model", 1, found["digest"]) for node in chosen)
+        )
+        for node, answer in zip(chosen, answers, strict=True):
+            for row in _rows(answer, ModelRow) or ():
+                rows[node].update(msgspec.structs.asdict(row))
+        return msgspec.json.encode(found)
+
+    async def ask_manifest(self, digest: str) -> bytes | None:
+        """A model's manifest, proved by its digest, from members that have some of it; None: none gives it."""
+        swarm = self._tracking.swarms.get(digest)
+        members = self._tracking.registry.nodes
+        holders = [] if swarm is None else [
+            node for node, record in swarm.roster.members.items()
+            if record.delivers and members[node].connected and members[node].tells
+        ]  # fmt: skip
+        for node in holders[:MANIFEST_TRIES]:
+            data = bytearray()
+            while len(data) <= MAX_MANIFEST_BYTES:
+                said = await self._ask_node(node, "manifest", len(data), digest)
+                if said is None or said.code:
+                    break
+                data += said.data
+                if len(said.data) < m.NODE_MANIFEST_BYTES:
+                    break
+            if digest_of(bytes(data)) == digest:
+                return bytes(data)
+        return None
+
     def on_told(self, node: NodeId, said: m.NodeAnswer) -> None:
         """A member answered."""
         future = self._asked.get((node, said.id))
@@ -119,13 +176,15 @@ class NodeQuestions:
         rows, odd = await pools.WORK.run(_gathered, said, names, KINDS[what], limit)
         return {what: rows, "silent": len(able) - len(chosen) + odd, "older": older}
 
-    async def _ask_node(self, node: NodeId, what: str, limit: int) -> m.NodeAnswer | None:
+    async def _ask_node(
+        self, node: NodeId, what: str, limit: int, text: str = ""
+    ) -> m.NodeAnswer | None:
         self._number += 1
         number = self._number
         future: asyncio.Future[m.NodeAnswer] = asyncio.get_running_loop().create_future()
         self._asked[node, number] = future
         try:
-            if not self.send_to(node, m.NodeQuestion(number, what, limit)):
+            if not self.send_to(node, m.NodeQuestion(number, what, limit, text)):
                 return None
             async with asyncio.timeout(ANSWER_S):
                 return await future
@@ -165,6 +224,6 @@ def _rows(said: m.NodeAnswer | None, kind: type[Row]) -> list[Row] | None:
 
 
 def _time(row: Row) -> float:
-    if isinstance(row, RoomRow):
+    if isinstance(row, RoomRow | ModelRow):
         return 0.0
     return row.started if isinstance(row, PullRow) else row.ended

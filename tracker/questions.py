@@ -14,9 +14,9 @@ from p2pcache.core.protocol.messages import (
     Ask,
     Refusal,
 )
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import OriginUnavailable, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref, is_digest
-from p2pcache.tracker.answers import Answers, Made
+from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
@@ -103,10 +103,10 @@ class Questions:
         match ask.what:
             case "resolve":
                 return _json(await self._catalog.tag(Ref.parse(ask.text)))
-            case "manifest":
-                return _part(await self._catalog.manifest(ask.text), ask.offset)
+            case "manifest" | "spelling" | "signatures":
+                return await self._from_origin(ask)
             case "nodes" | "status" | "swarms" | "locate":
-                return _whole((await self._made(ask)).body)
+                return _whole(await self._made(ask))
             case "warm":
                 return _json(await self.warming.warm(ask.text))
             case "pulls" | "history" | "room":
@@ -135,15 +135,38 @@ class Questions:
             return await self.keeping.keep(ask.text)
         return await self.keeping.drain_node(ask.text)
 
-    async def _made(self, ask: Ask) -> Made:
-        """An answer about the tracker's state, as people get it over HTTP."""
+    async def _manifest(self, digest: str) -> bytes:
+        """From the origin; while it doesn't answer, from a node that has the model."""
+        away = self._catalog.trouble is not None and self._catalog.known_manifest(digest) is None
+        if away and (found := await self.of_nodes.ask_manifest(digest)):
+            self._catalog.learn_manifest(digest, found)
+            return found
+        try:
+            return await self._catalog.manifest(digest)
+        except (Unreachable, OriginUnavailable):
+            if not (found := await self.of_nodes.ask_manifest(digest)):
+                raise
+            self._catalog.learn_manifest(digest, found)
+            return found
+
+    async def _made(self, ask: Ask) -> bytes:
+        """An answer about the tracker's state, as people get it over HTTP; nodes add why they have a model."""
         if ask.what == "nodes":
-            return await self._answers.nodes()
+            return (await self._answers.nodes()).body
         if ask.what == "status":
-            return await self._answers.status()
+            return (await self._answers.status()).body
         if ask.what == "swarms":
-            return await self._answers.swarms()
-        return await self._answers.locate(Ref.parse(ask.text))
+            return (await self._answers.swarms()).body
+        located = await self._answers.locate(Ref.parse(ask.text))
+        return await self.of_nodes.ask_holders(located.body)
+
+    async def _from_origin(self, ask: Ask) -> tuple[bytes, int]:
+        """What storage has beside tags."""
+        if ask.what == "manifest":
+            return _part(await self._manifest(ask.text), ask.offset)
+        if ask.what == "spelling":
+            return _whole((await self._catalog.spelling(Ref.parse(ask.text))).encode())
+        return _part(await self._catalog.stored_signatures(ask.text), ask.offset)
 
     async def _put_tag(self, text: str) -> object:
         try:
@@ -161,7 +184,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "admit", "moved", "tag_put", "keep", "keeps", "drain")  # fmt: skip
+          "admit", "moved", "tag_put", "keep", "keeps", "drain", "spelling", "signatures")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:
@@ -173,6 +196,8 @@ def _whole(data: bytes) -> tuple[bytes, int]:
 
 
 def _part(data: bytes, offset: int) -> tuple[bytes, int]:
+    if not data and not offset:
+        return data, 0
     if not 0 <= offset < len(data):
-        raise UsageError(f"offset {offset} in a manifest of {len(data)} bytes")
+        raise UsageError(f"offset {offset} in an answer of {len(data)} bytes")
     return data[offset : offset + MANIFEST_PART_BYTES], len(data)

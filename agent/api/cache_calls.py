@@ -11,6 +11,7 @@ from p2pcache.agent.api.routes import (
     PinRequest,
     PruneRequest,
     ReleaseRequest,
+    SignatureRequest,
     VerifyRequest,
 )
 from p2pcache.agent.jobs.claims import Claims
@@ -19,7 +20,7 @@ from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.room import RoomMaker
 from p2pcache.core.protocol.tokens import EVERY, Scope
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, is_digest
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
 
@@ -53,6 +54,24 @@ class CacheCalls:
         caller = await self._access.allowed_caller(request, ref)
         row = await self._queries.model(ref)
         return server.json_response(seen_model(caller, row))
+
+    async def get_signatures(self, request: web.Request) -> web.Response:
+        """The stored signatures of one model."""
+        ref = server.wanted_ref(request)
+        await self._access.allowed_caller(request, ref)
+        return server.json_response(await self._queries.signatures(ref))
+
+    async def post_signature(self, request: web.Request) -> web.Response:
+        """Store one."""
+        wanted = await server.read_json(request, SignatureRequest)
+        ref = Ref.parse(wanted.ref)
+        if not is_digest(wanted.digest):
+            raise UsageError("not a digest: expected 64 hex digits")
+        caller = await self._access.allowed_caller(request, ref, Scope.PUSH)
+        with Entry(caller.who, "sign", model=str(ref)) as entry:
+            entry.fields["digest"] = wanted.digest
+            await self._queries.store_signature(ref, wanted.digest, wanted.signature)
+        return server.json_response({"digest": wanted.digest})
 
     async def delete_model(self, request: web.Request) -> web.Response:
         """Remove a tag, and with its last tag the model."""

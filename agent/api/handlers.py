@@ -18,6 +18,7 @@ from p2pcache.agent.api.routes import (
     ROUTES,
     CancelRequest,
     DemandRequest,
+    ImportRequest,
     LingerRequest,
     LoadRequest,
     PressureRequest,
@@ -28,6 +29,7 @@ from p2pcache.agent.api.routes import (
 )
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
+from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.cancelling import cancel
 from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
@@ -43,7 +45,7 @@ from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, is_digest, spelled
+from p2pcache.ids import Ref, is_digest, parse_wanted, spelled
 from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.audit_log import Entry
@@ -68,6 +70,7 @@ class Api:
         warms: Warms,
         loads: Loads,
         pushes: Pushes,
+        imports: Imports,
         housekeeping: Housekeeping,
         room: RoomMaker,
         claims: Claims,
@@ -89,6 +92,7 @@ class Api:
         self._warms = warms
         self._loads = loads
         self._pushes = pushes
+        self._imports = imports
         self._queries = queries
         self._journal = journal
         self._explainer = explainer
@@ -161,10 +165,10 @@ class Api:
     async def post_pull(self, request: web.Request) -> web.StreamResponse:
         """NDJSON until the model is complete; closing the connection stops waiting."""
         wanted = await server.read_json(request, PullRequest)
-        ref = Ref.parse(wanted.ref)
+        ref, url = parse_wanted(wanted.ref)
         caller = await self._access.allowed_caller(request, ref)
         events = self._pulls.events(
-            ref, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
+            ref, url=url, force=wanted.force_generation, include=wanted.include, exclude=wanted.exclude,
             background=wanted.background,
         )  # fmt: skip
         if wanted.hold:
@@ -275,6 +279,20 @@ class Api:
             repair=wanted.repair,
         )
         return await stream(request, audited(Entry(caller.who, "push", model=str(ref)), events))
+
+    async def post_import(self, request: web.Request) -> web.StreamResponse:
+        """Import a model from a source, then move the tag."""
+        wanted = await server.read_json(request, ImportRequest)
+        ref = Ref.parse(wanted.ref)
+        if ref.digest is not None:
+            raise UsageError("import to a tag, not to a digest")
+        caller = await self._access.allowed_caller(request, ref, Scope.PUSH)
+        wish = Wish(
+            wanted.url, ref, spelled(wanted.ref), tuple(wanted.include), tuple(wanted.exclude),
+            copy=wanted.copy, force=wanted.force,
+        )  # fmt: skip
+        events = self._imports.import_events(wish)
+        return await stream(request, audited(Entry(caller.who, "import", model=str(ref)), events))
 
     # -- the cluster -------------------------------------------------------------------------------
 

@@ -25,6 +25,7 @@ from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import Usage
+from p2pcache.io.signatures.in_origin import add_signature
 
 log = logging.getLogger(__name__)
 
@@ -149,7 +150,8 @@ class Queries:
             row: dict[str, object] = {
                 "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
-                "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "generation": resolved.generation,
+                "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "kept": "",
+                "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "spelled": spelled, "local": False, "manifest": _files(manifest)}
         stored = await pools.STEPS.run(self._context.store.manifest, known.digest)
@@ -161,6 +163,23 @@ class Queries:
         generation = await pools.STEPS.run(self._context.store.generation_seen, ref)
         row = {**known.as_json(), "spelled": spelled, "generation": generation, "local": True}
         return {**row, "manifest": _files(manifest)}
+
+    async def signatures(self, ref: Ref) -> dict[str, object]:
+        """The stored signatures of a model; nothing about them is proved."""
+        resolved = await self._resolver.resolve(ref)
+        found = await self._resolver.read_signatures(ref.namespace, resolved.digest)
+        return {"digest": resolved.digest, "signatures": found}
+
+    async def store_signature(self, ref: Ref, digest: str, bundle: str) -> None:
+        """Store a signature for a digest in a ref's namespace.
+
+        Raises:
+            P2PCacheError: it isn't one, or storage can't be written.
+        """
+        repo = self._resolver.repo
+        if repo is None:
+            raise self._resolver.no_answer("can't store a signature")
+        await pools.WORK.run(add_signature, repo, ref.namespace, digest, bundle)
 
     # -- cluster -----------------------------------------------------------------------------------
 

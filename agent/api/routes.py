@@ -30,7 +30,7 @@ Pairs = Annotated[list[tuple[int, int]], msgspec.Meta(max_length=MAX_DEMANDED)]
 class PullRequest(msgspec.Struct, forbid_unknown_fields=True):
     """Body of POST /v1/pull."""
 
-    ref: str
+    ref: str  # or hf://ORG/REPO[@REVISION]
     force_generation: bool = False
     include: list[str] = []  # patterns; without `include` and `exclude` the whole model
     exclude: list[str] = []
@@ -78,6 +78,25 @@ class PushRequest(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
     force: bool = False
     repair: bool = False  # upload also what the origin has
+
+
+class SignatureRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/signatures."""
+
+    ref: str  # says the namespace
+    digest: str
+    signature: str  # a Sigstore bundle
+
+
+class ImportRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """Body of POST /v1/import."""
+
+    url: str  # must lie in a source that is configured here
+    ref: str
+    include: list[str] = []  # patterns as of a pull
+    exclude: list[str] = []
+    copy: bool = False  # store the blobs in the origin, too
+    force: bool = False
 
 
 class PruneRequest(msgspec.Struct, forbid_unknown_fields=True):
@@ -199,6 +218,10 @@ ROUTES: tuple[Route, ...] = (
           "One model with its files; ?ref=", query=_REF),
     Route("DELETE", "/v1/model", "delete_model", Rule(Scope.ADMIN, "model", "work"),
           "Remove a tag, and with the last one the model; ?ref=", query=_REF),
+    Route("GET", "/v1/signatures", "get_signatures", Rule(Scope.PULL, "model"),
+          "Signatures of a model in its namespace, unproved; ?ref=", query=_REF),
+    Route("POST", "/v1/signatures", "post_signature", Rule(Scope.PUSH, "model", "work"),
+          "Store a signature beside the manifest", body=SignatureRequest),
     Route("GET", "/v1/pulls", "get_pulls", Rule(Scope.PULL, "seen"), "Pulls that run now"),
     Route("GET", "/v1/explain", "get_explain", Rule(Scope.PULL, "model"),
           "What a pull waits for, or where its time went; ?ref=", query=_REF),
@@ -231,6 +254,8 @@ ROUTES: tuple[Route, ...] = (
           "Send one blob of a push", "bytes"),
     Route("POST", "/v1/push", "post_push", Rule(Scope.PUSH, "model", "work"),
           "Upload and move the tag; NDJSON events", PushRequest, NDJSON),
+    Route("POST", "/v1/import", "post_import", Rule(Scope.PUSH, "model", "work"),
+          "Import a model from a configured source; NDJSON events", ImportRequest, NDJSON),
     Route("POST", "/v1/prune", "post_prune", Rule(Scope.ADMIN, "node", "work"),
           "Remove what nothing names", PruneRequest),
     # The handler asks for the right in every namespace where no ref is given.

@@ -4,6 +4,7 @@
 routes and headers are those that huggingface_hub asks for; nothing can be written.
 """
 
+import contextlib
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -20,10 +21,10 @@ from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
+from p2pcache.io.hub_cache.layout import MAIN, commit_of, revisions
 
 MAX_PATHS = 10_000  # of one question; the client asks for what it was told before
 _COMMIT = re.compile(r"[0-9a-f]{40}")
-_MAIN = "main"
 _FOREIGN = "hf_"  # begins every token of the Hugging Face hub
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -116,8 +117,7 @@ class HubDoor:
         if not known:
             model = await self._open(wanted)
             known = {wanted.ref.tag: model.layout.digest}
-        commits = {tag: answers.commit_of(digest) for tag, digest in known.items()}
-        return server.json_response(answers.refs(commits))
+        return server.json_response(answers.refs(revisions(known)))
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file's head or bytes, of which each is proved; those that aren't here yet are waited for."""
@@ -127,10 +127,11 @@ class HubDoor:
         file = model.files.get(path)
         if file is None:
             raise _missing_entry(model, path)
+        etag = file.sha256.hex() or model.blob_id(path)
         headers = {
-            "X-Repo-Commit": answers.commit_of(model.layout.digest), "ETag": f'"{answers.etag_of(file)}"',
+            "X-Repo-Commit": commit_of(model.layout.digest), "ETag": f'"{etag}"',
             "Accept-Ranges": "bytes", "Cache-Control": "no-transform", "X-Linked-Size": str(file.size),
-            "X-Linked-Etag": f'"{answers.etag_of(file)}"',
+            "X-Linked-Etag": f'"{etag}"',
             "Content-Disposition": f"inline; filename*=UTF-8''{quote(path.rpartition('/')[2])}",
             "Content-Type": "application/octet-stream",
         }  # fmt: skip
@@ -156,7 +157,7 @@ class HubDoor:
         except UsageError:
             raise _Missing("RepoNotFound", f"no model can be called {repo[:200]!r}") from None
         request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {repo}")
-        return _Wanted(repo, await self._revision(ref, named.get("revision", _MAIN)))
+        return _Wanted(repo, await self._revision(ref, named.get("revision", MAIN)))
 
     async def _revision(self, ref: Ref, revision: str) -> Ref:
         if _COMMIT.fullmatch(revision):
@@ -176,22 +177,28 @@ class HubDoor:
             _Missing: there is none.
             P2PCacheError: it can't be read now.
         """
+        tags = [wanted.ref]
+        if wanted.ref.tag == MAIN and not wanted.ref.digest:
+            tags.append(wanted.ref._replace(tag=DEFAULT_TAG))
+        for ref in tags:
+            with contextlib.suppress(NotFound):
+                return await self._models.open(ref)
+        url = (
+            f"hf://{wanted.repo}@{wanted.ref.tag}"
+            if not wanted.ref.digest and "/" in wanted.repo
+            else ""
+        )
         try:
-            return await self._models.open(wanted.ref)
+            return await self._models.open(wanted.ref, url)
         except NotFound as error:
-            if wanted.ref.tag != _MAIN or wanted.ref.digest:
-                raise _Missing("RevisionNotFound", str(error)) from None
-        try:
-            return await self._models.open(wanted.ref._replace(tag=DEFAULT_TAG))
-        except NotFound as error:
-            raise _Missing("RepoNotFound", str(error)) from None
+            kind = "RepoNotFound" if len(tags) > 1 else "RevisionNotFound"
+            raise _Missing(kind, str(error)) from None
 
 
 def _missing_entry(model: OpenModel, path: str) -> _Missing:
-    return _Missing(
-        "EntryNotFound", f"{model.ref.short} has no file {path[:200]!r}",
-        answers.commit_of(model.layout.digest),
-    )  # fmt: skip
+    """A client that is told the commit notes the absence in its cache. That may be the hub view, which is ours."""
+    commit = "" if model.download.swarm.store.complete else commit_of(model.layout.digest)
+    return _Missing("EntryNotFound", f"{model.ref.short} has no file {path[:200]!r}", commit)
 
 
 async def _asked_paths(request: web.Request) -> list[str]:

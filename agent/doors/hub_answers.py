@@ -7,20 +7,11 @@ has it, as on the hub; else the id of its blob.
 from collections.abc import Iterable
 
 from p2pcache.core.format.manifest import File
+from p2pcache.io.hub_cache.layout import commit_of
+from p2pcache.io.hub_cache.listing import blob_id_of
 
-COMMIT_DIGITS = 40  # clients take shortcuts only for ids of exactly this length
 PAGE_ENTRIES = 1000  # of a tree, as on the hub
 _POINTER_BYTES = 134  # of a Git LFS pointer with a size of ten digits; nobody reads one here
-
-
-def commit_of(digest: str) -> str:
-    """The commit of a model: 40 hex digits of its digest."""
-    return digest[:COMMIT_DIGITS]
-
-
-def etag_of(file: File) -> str:
-    """What names a file's bytes: 64 hex digits. Clients use it as a file's name."""
-    return file.sha256.hex() or file.blob_id
 
 
 def model_info(repo: str, digest: str, files: Iterable[File], *, blobs: bool) -> dict[str, object]:
@@ -40,7 +31,7 @@ def model_info(repo: str, digest: str, files: Iterable[File], *, blobs: bool) ->
 
 
 def _blob(file: File) -> dict[str, object]:
-    return {"size": file.size, "blobId": etag_of(file)[:COMMIT_DIGITS], **_lfs(file, "sha256")}
+    return {"size": file.size, "blobId": blob_id_of(file), **_lfs(file, "sha256")}
 
 
 def _lfs(file: File, name: str) -> dict[str, object]:
@@ -53,7 +44,7 @@ def _lfs(file: File, name: str) -> dict[str, object]:
 def file_entry(file: File) -> dict[str, object]:
     """A file of a tree."""
     return {
-        "type": "file", "path": file.path, "size": file.size, "oid": etag_of(file)[:COMMIT_DIGITS],
+        "type": "file", "path": file.path, "size": file.size, "oid": blob_id_of(file),
         **_lfs(file, "oid"),
     }  # fmt: skip
 
@@ -78,11 +69,10 @@ def tree(files: Iterable[File], folder: str, *, recursive: bool) -> list[dict[st
     return sorted(entries, key=lambda entry: str(entry["path"]))
 
 
-def refs(tags: dict[str, str]) -> dict[str, object]:
-    """`GET /api/models/REPO/refs`: each tag, with the commit that it means."""
-    shown = {"main": tags["latest"], **tags} if "latest" in tags else tags
+def refs(revisions: dict[str, str]) -> dict[str, object]:
+    """`GET /api/models/REPO/refs`: each revision, with the commit that it means."""
     listed = [
-        {"name": tag, "ref": f"refs/heads/{tag}", "targetCommit": commit}
-        for tag, commit in sorted(shown.items())
+        {"name": name, "ref": f"refs/heads/{name}", "targetCommit": commit}
+        for name, commit in sorted(revisions.items())
     ]
     return {"branches": listed, "converts": [], "tags": []}

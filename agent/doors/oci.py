@@ -20,7 +20,7 @@ from p2pcache.agent.doors import oci_answers as answers
 from p2pcache.agent.doors.oci_images import Images
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel, Part
 from p2pcache.core.format.manifest import decode
-from p2pcache.core.format.model_pack import (
+from p2pcache.core.format.oci.model_pack import (
     MEDIA_CONFIG,
     MEDIA_MANIFEST,
     Artifact,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel, Part
-from p2pcache.core.format.image_layer import Image, Layer, archive_of, layers_of, make_image
 from p2pcache.core.format.manifest import File
+from p2pcache.core.format.oci.image_layer import Image, Layer, archive_of, layers_of, make_image
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.tasks import Shared

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
@@ -27,6 +28,9 @@ from p2pcache.io.models.store import Store
 RULE = Rule(Scope.PULL, "seen", "pull", cheap=True)  # of every call; the namespace is checked later
 PIECE_BYTES = 1 << 20  # of one read; larger ones only cost memory
 LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a chunk's time on a usual link
+REUSE_S = 2.0  # a moved tag is seen within this, as at the tracker; a client asks for hundreds of ranges of one file
+PUBLISH_S = 30.0  # between two publications of a complete model, each of which is a use: those within a minute are one
+MAX_RECENT = 1000  # names that are remembered for so long
 AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
 
 
@@ -57,6 +61,7 @@ class OpenModel:
         self.ref = ref
         self.generation = generation
         self.download = download
+        self.opened = time.monotonic()
         self.files: dict[str, File] = {
             file.path: file for file in download.swarm.layout.manifest.files
         }
@@ -65,6 +70,17 @@ class OpenModel:
     def layout(self) -> Layout:
         """Of the model."""
         return self.download.swarm.layout
+
+    @property
+    def fresh(self) -> bool:
+        """Whether it may stand for its name for a little longer."""
+        store, ended = self.download.swarm.store, self.download.ended.done()
+        recent = time.monotonic() - self.opened < REUSE_S
+        return recent and not store.closed and (store.complete or not ended)
+
+    def blob_id(self, path: str) -> str:
+        """What names a file's bytes, as `File.blob_id`, which hashes the list of its chunks."""
+        return self.layout.blobs[self.layout.blob_of_file[path]].id
 
     def file(self, path: str) -> File:
         """The file at a path.
@@ -89,20 +105,36 @@ class ModelDoor:
         self._pulls = pulls
         self._downloads = downloads
         self._count = itertools.count()
+        self._recent: dict[Ref, OpenModel] = {}
+        self._published: dict[tuple[Ref, str], float] = {}  # when, of complete models
 
-    async def open(self, ref: Ref, *, whole: bool = False) -> OpenModel:
+    async def open(self, ref: Ref, url: str = "", *, whole: bool = False) -> OpenModel:
         """Resolve a ref and read its manifest. No byte of a file is fetched, or all are with `whole`.
+
+        Args:
+            ref: of the model.
+            url: the model of a hub that the tag stands for, brought in if it is missing; "": of none.
+            whole: fetch all of it now.
 
         Raises:
             NotFound: the ref has a digest, and this cache knows no model of that name with it. A digest alone
                 gives no access: it may be of a namespace that the caller may not read.
             P2PCacheError: as `Pulls.begin_download`.
         """
+        known = self._recent.get(ref)
+        if known is not None and known.fresh and (known.download.whole or not whole):
+            return known
         digest = ref.digest
         if digest is not None and digest not in {one for _, one in await self.known(ref)}:
             raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {digest[:12]}")
-        resolved, download = await self._pulls.begin_download(ref, force=False, whole=whole)
-        return OpenModel(ref, resolved.generation, download)
+        resolved, download = await self._pulls.begin_download(
+            ref, force=False, whole=whole, url=url
+        )
+        opened = OpenModel(ref, resolved.generation, download)
+        if len(self._recent) >= MAX_RECENT:
+            self._recent.clear()
+        self._recent[ref] = opened
+        return opened
 
     async def refs(self) -> list[Ref]:
         """The tags that this node knows."""
@@ -201,6 +233,7 @@ class ModelDoor:
         download, layout = model.download, model.layout
         store = download.swarm.store
         client = f"door-{next(self._count)}"
+        complete = store.complete
         with download.client(model.ref):
             store.pin()  # it isn't evicted between two pieces
             try:
@@ -223,7 +256,7 @@ class ModelDoor:
             finally:
                 store.unpin()
                 download.forget_wish(client)
-        if store.complete and download.ended.done():
+        if store.complete and download.ended.done() and self._is_due(model, complete=complete):
             await self._publish(model)
 
     async def _arrived(self, download: Download, chunk: int) -> None:
@@ -238,6 +271,16 @@ class ModelDoor:
                 download.ended.result()
                 if not store.has_chunk(chunk):
                     raise NotFound("the model was removed while it was read; read it again")
+
+    def _is_due(self, model: OpenModel, *, complete: bool) -> bool:
+        """Whether a stream that has ended publishes; `complete`: the model was so when the stream began."""
+        name, now = (model.ref, model.layout.digest), time.monotonic()
+        if complete and now - self._published.get(name, -PUBLISH_S) < PUBLISH_S:
+            return False
+        if len(self._published) >= MAX_RECENT:
+            self._published.clear()
+        self._published[name] = now
+        return True
 
     async def _publish(self, model: OpenModel) -> None:
         """The last byte has come: the model is one of this cache from now on."""

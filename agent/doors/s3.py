@@ -18,6 +18,7 @@ from p2pcache.agent.api.gate import CALLER
 from p2pcache.agent.api.rights import Caller, Denied
 from p2pcache.agent.doors import s3_answers as answers
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
+from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
@@ -105,7 +106,7 @@ class S3Door:
         except NotFound:
             return []
         return [
-            _listed(place.start, file)
+            _listed(place.start, model.layout, file)
             for file in model.files.values() if file.path.startswith(place.path)
         ]  # fmt: skip
 
@@ -120,7 +121,9 @@ class S3Door:
                 continue
             model = self._store.get(digest) if digest else None
             if model is not None:
-                found += [_listed(start, file) for file in model.layout.manifest.files]
+                found += [
+                    _listed(start, model.layout, file) for file in model.layout.manifest.files
+                ]
         return sorted(one for one in found if one.key.startswith(asked.prefix))
 
     async def get_object(self, request: web.Request) -> web.StreamResponse:
@@ -137,16 +140,17 @@ class S3Door:
         if file is None:
             raise _NoSuch("NoSuchKey", f"{place.ref.short} has no file {place.path[:200]!r}")
         if "attributes" in request.query:
-            body = f"<ETag>{_etag(file)[1:-1]}</ETag><ObjectSize>{file.size}</ObjectSize>"
+            body = f"<ETag>{_etag(model.layout, file)[1:-1]}</ETag><ObjectSize>{file.size}</ObjectSize>"
             return answers.xml("GetObjectAttributesResponse", body)
         return await self._send(request, model, file)
 
     async def _send(self, request: web.Request, model: OpenModel, file: File) -> web.StreamResponse:
+        etag = _etag(model.layout, file)
         headers = {
-            "ETag": _etag(file), "Accept-Ranges": "bytes", "Last-Modified": format_datetime(MODIFIED, usegmt=True),
+            "ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": format_datetime(MODIFIED, usegmt=True),
             "Content-Type": "application/octet-stream",
         }  # fmt: skip
-        if (status := _unmet(request, _etag(file))) is not None:
+        if (status := _unmet(request, etag)) is not None:
             if status == 304:
                 return web.Response(status=304, headers=headers)
             return answers.error("PreconditionFailed", "the object is another one", status)
@@ -200,13 +204,13 @@ def _place(bucket: str, key: str) -> _Place | None:
         return None
 
 
-def _listed(start: str, file: File) -> answers.Listed:
-    return answers.Listed(start + file.path, file.size, _etag(file), _MODIFIED_XML)
+def _listed(start: str, layout: Layout, file: File) -> answers.Listed:
+    return answers.Listed(start + file.path, file.size, _etag(layout, file), _MODIFIED_XML)
 
 
-def _etag(file: File) -> str:
+def _etag(layout: Layout, file: File) -> str:
     """Names the bytes. Its form is that of an upload in parts, so nobody takes it for an MD5."""
-    return f'"{file.blob_id[:32]}-1"'
+    return f'"{layout.blobs[layout.blob_of_file[file.path]].id[:32]}-1"'
 
 
 def _unmet(request: web.Request, etag: str) -> int | None:

@@ -31,7 +31,7 @@ class Download:
 
     def __init__(
         self, ref: Ref, swarm: SwarmDriver, timeline: Timeline, started: float, started_unix: float, *,
-        whole: bool,
+        whole: bool, kept: bool = False,
     ) -> None:  # fmt: skip
         self.swarm = swarm
         self._name = ref
@@ -42,6 +42,7 @@ class Download:
             Priority.USUAL
         )  # the earliest of its clients; it also holds in the queues of peers
         self.whole = whole  # a client wants all of it
+        self._kept = kept  # the tracker ordered it
         self._wishes: dict[str, RunSet] = {}  # by loader, if no client wants all of it
         self._urgent: RunSet = 0  # runs that loaders waited for before the scheduler started
         self.started = started  # monotonic
@@ -164,8 +165,21 @@ class Download:
 
     @property
     def kind(self) -> str:
-        """Its kind in `p2pcache ps`: pull, warm or background."""
-        return "background" if self.priority is Priority.BACKGROUND else action_of(self.priority)
+        """Its kind in `p2pcache ps`: pull, warm, keep or background."""
+        return (
+            "background"
+            if self.action == "pull" and self.priority is Priority.BACKGROUND
+            else self.action
+        )
+
+    @property
+    def action(self) -> str:
+        """Its action in the history."""
+        return (
+            "keep"
+            if self._kept and self.priority is Priority.BACKGROUND
+            else action_of(self.priority)
+        )
 
     def progress(self, now: float) -> dict[str, object]:
         """The fields of a progress event, as in docs/api.md."""

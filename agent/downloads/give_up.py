@@ -1,6 +1,7 @@
 """The errors that end a download without hope, in words for people."""
 
 from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.format.source_record import CHANGED
 from p2pcache.core.leases.origin_integrity import OddReason
 from p2pcache.core.protocol.messages import Stop
 from p2pcache.errors import (
@@ -55,6 +56,8 @@ def hopeless(
 
 def wrong_at_origin(why: str) -> OriginChanged:
     """The origin doesn't hold the bytes that were pushed; `why`: the fault of the read."""
+    if why.endswith(CHANGED):
+        return OriginChanged(why)
     why = why.removesuffix("; push it again")
     return OriginChanged(
         f"the origin doesn't hold this model as it was pushed ({why}); push it again with --repair"

@@ -29,9 +29,7 @@ log = logging.getLogger(__name__)
 SEED_FIRST = 20  # models that are served before the agent answers: each takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
-LEAVE_LOOK_S = (
-    0.02  # between two looks whether a download has left; its last flush takes milliseconds
-)
+LEAVE_LOOK_S = 0.02  # between two looks whether a download has left: a flush takes milliseconds
 
 Admit = Callable[[Ref, str, int], Awaitable[None]]
 """Raises `OverQuota` if the pool may not hold one more copy of a model: its ref, digest and bytes."""
@@ -46,6 +44,7 @@ class DownloadManager:
         read_manifest: Callable[[str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,
+        need_signature: Callable[[Ref, str], Awaitable[None]],
     ) -> None:
         """No model yet.
 
@@ -54,6 +53,7 @@ class DownloadManager:
             read_manifest: gives the proved manifest of a digest, from tracker or origin.
             settings: of the schedulers.
             journal: is told how each download ends.
+            need_signature: raises if a namespace takes signed models only, and this one isn't.
         """
         self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
@@ -62,14 +62,13 @@ class DownloadManager:
         self._read_manifest = read_manifest
         self._settings = settings
         self._journal = journal
+        self._need_signature = need_signature
         self._trusted = context.settings.compile_cache_namespaces
-        self._opening = Turns()
+        self.opening = Turns()
         # Models that the cache held at the start, and that no swarm has yet.
         self._unseeded: dict[str, ModelInfo] = {}
         self._runner = DownloadRunner(context, journal)
-        self._sent: dict[
-            str, float
-        ] = {}  # when a client last sent for a begun push, the latest last
+        self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
     async def seed_first(self) -> None:
@@ -118,7 +117,7 @@ class DownloadManager:
             raise _removed(ref)
         swarm.store.pin()
         try:
-            async with self._opening.of(swarm.digest):
+            async with self.opening.of(swarm.digest):
                 yield
         finally:
             swarm.store.unpin()
@@ -167,7 +166,7 @@ class DownloadManager:
             Conflict: it is in use.
             P2PCacheError: the disk refused.
         """
-        async with self._opening.of(digest):
+        async with self.opening.of(digest):
             swarm = self.swarms.get(digest)
             await self.leave_swarm(digest)
             try:
@@ -205,7 +204,8 @@ class DownloadManager:
             (self._sent.get(digest, -inf), digest)
             for digest, swarm in self.swarms.items()
             if not swarm.complete and not swarm.store.pins and digest not in self.running
-        ]
+            and not store.orders.kept_of(digest)
+        ]  # fmt: skip
         for sent, digest in sorted(idle):
             if now - sent < BEGUN_S:
                 break
@@ -259,8 +259,9 @@ class DownloadManager:
         return download.report(self._context.now())
 
     async def join_or_begin(
-        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None
-    ) -> Download:
+        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None,
+        kept: bool = False,
+    ) -> Download:  # fmt: skip
         """Join the running download of a model, or start one.
 
         Args:
@@ -268,13 +269,15 @@ class DownloadManager:
             digest: of the model.
             whole: all of it is wanted; else only the runs that `Download.wish` will name.
             timeline: of the client's pull; the download keeps that of its first client.
+            kept: it is ordered by the tracker, so that no client waits for it at first.
 
         Raises:
             NoSpace: it doesn't fit; this is checked before the first byte.
             Conflict: it was removed meanwhile.
-            P2PCacheError: the manifest can't be read, is invalid, or names programs that aren't trusted.
+            P2PCacheError: it isn't admitted, its manifest can't be had, or names programs that aren't trusted.
         """
-        async with self._opening.of(digest):
+        await self._need_signature(ref, digest)
+        async with self.opening.of(digest):
             swarm = self.swarms.get(digest)
             permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
             running = self.running.get(digest)
@@ -295,7 +298,7 @@ class DownloadManager:
             timeline = timeline or self.timeline()
             self.on_phase(timeline, "manifest")
             download = Download(
-                ref, swarm, timeline, self._context.now(), time.time(), whole=whole
+                ref, swarm, timeline, self._context.now(), time.time(), whole=whole, kept=kept
             )  # fmt: skip
             if swarm.complete:
                 self._journal.hits += 1
@@ -345,9 +348,7 @@ class DownloadManager:
                 self.on_phase(download.timeline, "publish")
             finally:
                 self._runner.note_download(download)
-            return (
-                path  # loaders may still open the arriving directory: the janitor removes it later
-            )
+            return path  # loaders may still open the arriving one: the janitor removes it later
 
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
@@ -372,7 +373,7 @@ class DownloadManager:
 
     async def hide_arriving(self, digest: str) -> None:
         """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
-        async with self._opening.of(digest):
+        async with self.opening.of(digest):
             if digest in self.shown_unused():
                 await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 

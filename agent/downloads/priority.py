@@ -101,7 +101,9 @@ class DownloadOrder:
         later = [
             (download.priority, download.started, digest)
             for digest, download in running.items()
-            if download.priority > priority and not store.tags_of(digest)
+            if download.priority > priority
+            and not store.tags_of(digest)
+            and not store.orders.kept_of(digest)
         ]
         if not later:
             return False

@@ -26,6 +26,7 @@ from p2pcache.io.models.store import Store
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.tag_patience import TagPatience
+from p2pcache.io.signatures.in_origin import read_signatures, split
 from p2pcache.io.tasks import Shared, Threads
 
 log = logging.getLogger(__name__)
@@ -130,12 +131,27 @@ class Resolver:
         return hint_within(ref, known)
 
     async def spelling(self, ref: Ref) -> str:
-        """How the model's name is written, as its push had it; in lower case where storage doesn't answer soon."""
-        if self.repo is not None:
-            with contextlib.suppress(P2PCacheError, TimeoutError):
-                async with asyncio.timeout(HINT_S):
-                    return await self._threads.run(self.repo.spelling, ref)
-        return ref.full_name
+        """How the model's name is written, as its push had it; in lower case where nobody answers soon."""
+        try:
+            async with asyncio.timeout(HINT_S):
+                return await self.read_spelling(ref)
+        except (P2PCacheError, TimeoutError):
+            return ref.full_name
+
+    async def read_spelling(self, ref: Ref) -> str:
+        """How the model's name is written, as its push had it.
+
+        Raises:
+            P2PCacheError: neither tracker nor storage says it.
+        """
+        if self._link is not None and self._link.connected:
+            with contextlib.suppress(
+                P2PCacheError
+            ):  # a tracker of the last release doesn't know the question
+                return (await self._link.ask("spelling", ref.short)).data.decode("ascii", "replace")
+        if self.repo is None:
+            raise self.no_answer(f"can't ask how {ref.full_name} is written")
+        return await self._threads.run(self.repo.spelling, ref)
 
     async def stored_tags(self, ref: Ref) -> list[tuple[Ref, str]]:
         """The tags of a model's name in storage, each with the digest that it means; none where storage isn't known.
@@ -237,7 +253,12 @@ class Resolver:
         trouble: P2PCacheError | None = None
         if self._link is not None and self._link.connected:
             try:
-                return await self._from_tracker(self._link, digest)
+                encoded = await self._from_tracker(self._link, "manifest", digest)
+                if manifest.digest_of(encoded) != digest:
+                    raise InvalidManifest(
+                        "the tracker sent a manifest that doesn't match its digest"
+                    )
+                return encoded
             except (Unreachable, OriginUnavailable, NotFound, NotAllowed) as error:
                 trouble = error
         if self.repo is not None:
@@ -246,19 +267,33 @@ class Resolver:
             raise self._at_tracker(trouble)
         raise self.no_answer(f"can't fetch manifest blake3:{digest}")
 
-    async def _from_tracker(self, link: TrackerLink, digest: str) -> bytes:
+    async def read_signatures(self, namespace: str, digest: str) -> list[str]:
+        """The stored signatures of a model; nothing about them is proved.
+
+        Raises:
+            P2PCacheError: neither tracker nor storage says them.
+        """
+        if self._link is not None and self._link.connected:
+            with contextlib.suppress(
+                P2PCacheError
+            ):  # a tracker of the last release doesn't know the question
+                wanted = f"{namespace}/{digest}"
+                return split(await self._from_tracker(self._link, "signatures", wanted))
+        if self.repo is None:
+            raise self.no_answer(f"can't read the signatures of blake3:{digest[:12]}")
+        return await self._threads.run(read_signatures, self.repo, namespace, digest)
+
+    async def _from_tracker(self, link: TrackerLink, what: str, text: str) -> bytes:
         data = bytearray()
         while True:
-            part = await link.ask("manifest", digest, len(data), timeout_s=60)
+            part = await link.ask(what, text, len(data), timeout_s=60)
             data += part.data
+            if not part.total:
+                return b""
             if part.total > manifest.MAX_MANIFEST_BYTES or len(data) > part.total or not part.data:
-                raise InvalidManifest("the tracker sent a manifest of a wrong size")
+                raise InvalidManifest(f"the tracker sent a {what} of a wrong size")
             if len(data) == part.total:
-                break
-        encoded = bytes(data)
-        if manifest.digest_of(encoded) != digest:
-            raise InvalidManifest("the tracker sent a manifest that doesn't match its digest")
-        return encoded
+                return bytes(data)
 
     def _at_tracker(self, trouble: P2PCacheError) -> P2PCacheError:
         """The error with the tracker's name where its credentials are refused: those of this node may be good."""

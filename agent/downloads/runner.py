@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable
 
 from p2pcache.agent.context import AgentContext
-from p2pcache.agent.downloads.download import Download, action_of
+from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.give_up import odd_storage
 from p2pcache.agent.journal import Journal
@@ -73,7 +73,7 @@ class DownloadRunner:
         download.noted = True
         now, swarm = self._context.now(), download.swarm
         self._journal.record(
-            action_of(download.priority), ref=str(download.ref), digest=swarm.digest,
+            download.action, ref=str(download.ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
             error=download.error, report=download.report(now),

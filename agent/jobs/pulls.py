@@ -3,21 +3,24 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.downloads.download import Download, Sources, action_of
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
+from p2pcache.agent.downloads.spellings import Spellings
 from p2pcache.agent.jobs.ndjson import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format.file_filter import name_of, pick, runs_of
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import IntegrityError
+from p2pcache.errors import IntegrityError, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.models.store import Store
+from p2pcache.io.origins.base import NoContainer
 
 PROGRESS_S = 0.25  # a terminal's bar wants about four a second
 PROGRESS_CLIENTS = 50  # each further 50 clients of one model make its progress events as much rarer
@@ -25,29 +28,48 @@ QUIET_S = 2.0  # without a byte; progress then says why
 _LOOK_S = 0.05  # between two looks whether the wanted files are complete
 
 
+Bring = Callable[[Ref, str, NotFound], Awaitable[None]]
+"""From a tag, the URL of the model that it stands for, and the error that it is missing."""
+
+
 class Pulls:
     """Resolves a ref and follows its download, for each client."""
 
     def __init__(
         self, store: Store, resolver: Resolver, downloads: DownloadManager, journal: Journal,
-        order: DownloadOrder, abandon_after_s: float,
+        order: DownloadOrder, spellings: Spellings, abandon_after_s: float, bring: Bring | None = None,
     ) -> None:  # fmt: skip
+        """`bring`: sees to it that a missing tag of a model of a hub appears; None: nothing does."""
+        self._bring = bring
+        self._bringing: Counter[str] = Counter()  # how many pulls wait for the import of a URL
         self._store = store
         self._abandon_after_s = abandon_after_s
         self._resolver = resolver
         self._downloads = downloads
         self._order = order
+        self._spellings = spellings
         self._journal = journal
         self._models_dir = str(store.root / "models")
 
-    async def resolve(self, ref: Ref, *, force: bool = False) -> Resolved:
-        """What a ref means now.
+    async def resolve(self, ref: Ref, *, force: bool = False, url: str = "") -> Resolved:
+        """What a ref means now; `url`: the model of a hub that its tag stands for, brought in if it is missing.
 
         Raises:
             IntegrityError: the tag went back to an older generation, and `force` isn't set.
             P2PCacheError: as `Resolver.resolve`.
         """
-        resolved = await self._resolver.resolve(ref)
+        try:
+            resolved = await self._resolver.resolve(ref)
+        except NotFound as error:
+            if not url or self._bring is None or isinstance(error, NoContainer):
+                raise
+            self._bringing[url] += 1
+            try:
+                await self._bring(ref, url, error)
+            finally:
+                self._bringing[url] -= 1
+                self._bringing += Counter()  # forgets zeros
+            resolved = await self._resolver.resolve(ref)
         if ref.digest is None and not force:
             seen = await pools.STEPS.run(self._store.generation_seen, ref)
             if resolved.generation < seen:
@@ -58,8 +80,8 @@ class Pulls:
         return resolved
 
     async def events(
-        self, ref: Ref, *, force: bool, include: list[str], exclude: list[str], background: bool
-    ) -> Events:
+        self, ref: Ref, *, force: bool, include: list[str], exclude: list[str], background: bool, url: str = "",
+    ) -> Events:  # fmt: skip
         """`resolved`, `progress` about four times a second, `done`.
 
         Args:
@@ -68,6 +90,7 @@ class Pulls:
             include: patterns of the files that are wanted; none: all but `exclude`.
             exclude: patterns of files that aren't wanted.
             background: other pulls go first.
+            url: as of `resolve`.
 
         Raises:
             P2PCacheError: as `begin_download`, or why the fetch failed.
@@ -75,9 +98,13 @@ class Pulls:
         began = time.monotonic()
         some = bool(include or exclude)
         priority = Priority.BACKGROUND if background else Priority.USUAL
-        begun = self.begin_download(ref, force=force, whole=not some, priority=priority)
+        begun = self.begin_download(ref, force=force, whole=not some, priority=priority, url=url)
         work = asyncio.gather(begun)
-        waits = while_waiting(work, lambda: self.asked, self.storage_trouble)
+        waits = while_waiting(
+            work,
+            lambda: f"the import of {url}" if self._bringing[url] else self.asked,
+            self.storage_trouble,
+        )
         async with contextlib.aclosing(waits) as waiting:
             async for event in waiting:
                 yield event
@@ -135,8 +162,8 @@ class Pulls:
         return {"event": "progress", **download.progress(now), **download.sources(before), **known}
 
     async def begin_download(
-        self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL
-    ) -> tuple[Resolved, Download]:
+        self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL, url: str = "",
+    ) -> tuple[Resolved, Download]:  # fmt: skip
         """Resolve, and join or start the model's download; a failure goes into the history.
 
         Args:
@@ -144,13 +171,14 @@ class Pulls:
             force: accept a tag that went back to an older generation.
             whole: all of the model is wanted, not only runs that a loader will name.
             priority: the priority among the downloads of this node.
+            url: as of `resolve`.
 
         Raises:
             P2PCacheError: as `resolve` and `DownloadManager.join_or_begin`.
         """
         with self._journal.failures(action_of(priority), str(ref)):
             timeline = self._downloads.timeline()
-            resolved = await self.resolve(ref, force=force)
+            resolved = await self.resolve(ref, force=force, url=url)
             self._downloads.on_phase(timeline, "resolve")
 
             def begin() -> Awaitable[Download]:
@@ -160,6 +188,7 @@ class Pulls:
 
             download = await self._order.begin_making_room(begin, ref, priority)
             self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
+            self._spellings.learn(ref, download)
             self._order.on_client(download, priority)
             return resolved, download
 

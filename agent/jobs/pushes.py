@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
 from functools import partial
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from p2pcache.core import bitset
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
 from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.source_record import SourceRecord
 from p2pcache.core.format.tag_record import TagRecord, decode_tag
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import (
@@ -65,9 +66,10 @@ class Pushes:
 
     def __init__(
         self, context: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal,
-        evict_for: EvictFor,
+        evict_for: EvictFor, admit: Callable[[Ref, str], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._evict_for = evict_for
+        self._admit = admit
         self._context = context
         self._downloads = downloads
         self._resolver = resolver
@@ -151,8 +153,9 @@ class Pushes:
         return blob.size
 
     def start(
-        self, ref: Ref, digest: str, *, spelling: str = "", force: bool, repair: bool
-    ) -> "Push":
+        self, ref: Ref, digest: str, *, spelling: str = "", force: bool, repair: bool,
+        record: SourceRecord | None = None,
+    ) -> "Push":  # fmt: skip
         """Upload the blobs that the origin lacks, then the manifest, then the tag; then publish here.
 
         The upload goes on when the client leaves.
@@ -163,6 +166,7 @@ class Pushes:
             spelling: how the name is written; "": in lower case.
             force: write the tag even if another push moves it meanwhile.
             repair: upload also blobs that the origin has, because its bytes were found wrong.
+            record: where the blobs lie; then no blob is uploaded.
 
         Raises:
             NotFound: the model isn't complete here.
@@ -171,11 +175,27 @@ class Pushes:
             Unreachable: the tracker, which names the origin, can't be asked now, or the origin is being opened.
         """
         swarm = self._downloads.swarms.get(digest)
-        repo = self._resolver.repo
         if swarm is None or not swarm.complete:
             raise NotFound("the model isn't complete in this cache; send its missing blobs first")
         trusted = self._context.settings.compile_cache_namespaces
         permit_programs(trusted, ref, swarm.layout.manifest)
+        repo = self.need_origin()
+        push = Push(swarm.layout.manifest.size_bytes)
+        upload = partial(
+            self._upload_blocking, push, repo, spelling=spelling, force=force, repair=repair, record=record,
+        )  # fmt: skip
+        work = self._upload(push, upload, swarm.store, ref)
+        self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
+        return push
+
+    def need_origin(self) -> OriginRepo:
+        """The origin to push to.
+
+        Raises:
+            UsageError: there is none.
+            Unreachable: the tracker, which names it, can't be asked now, or it is being opened.
+        """
+        repo = self._resolver.repo
         if repo is None:
             link, trouble = self._context.link, self._resolver.origin_error
             if trouble is not None or (link is not None and not link.connected):
@@ -185,13 +205,7 @@ class Pushes:
             raise UsageError(
                 "this agent has no origin to push to; start it with --origin, or with a tracker"
             )
-        push = Push(swarm.layout.manifest.size_bytes)
-        upload = partial(
-            self._upload_blocking, push, repo, spelling=spelling, force=force, repair=repair
-        )
-        work = self._upload(push, upload, swarm.store, ref)
-        self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
-        return push
+        return repo
 
     async def events(
         self, ref: Ref, digest: str, *, spelling: str = "", force: bool, repair: bool
@@ -229,6 +243,7 @@ class Pushes:
         began = time.monotonic()
         store.pin()
         try:
+            await self._admit(ref, store.digest)
             result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short
@@ -260,6 +275,7 @@ class Pushes:
         spelling: str,
         force: bool,
         repair: bool,
+        record: SourceRecord | None,
     ) -> PushResult:
         tls = self._context.tls
         if tls is not None and not repo.origin.conditional_put:
@@ -279,10 +295,12 @@ class Pushes:
             answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
             return decode_tag(answer.data)
 
-        return repo.push(
+        result = repo.push(
             store.layout, ref, spelling=spelling, open_blob=open_blob, on_bytes=push.count, force=force,
-            repair=repair, write_tag=through_tracker if link is not None else None,
+            repair=repair, record=record, write_tag=through_tracker if link is not None else None,
         )  # fmt: skip
+        self._context.store.spell(ref, spelling or ref.full_name)
+        return result
 
 
 class Push:

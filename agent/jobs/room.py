@@ -59,10 +59,13 @@ class RoomMaker:
         self._journal = journal
         self._turn = asyncio.Lock()
         self._rounds = 0  # evictions that have ended
+        self.for_parts_bytes = 0  # what parts that are ordered here may take, as of the last look
         self._stuck = False  # the log has been told that nothing may go
 
     def start(self) -> None:
         """Begin to watch the marks."""
+        if self._context.link is not None:
+            self._context.tasks.every(LOOK_S, self.measure, name="room-for-parts")
         if self._context.store.limits.quota_bytes:
             self._context.tasks.every(LOOK_S, self._look, name="room")
 
@@ -133,6 +136,12 @@ class RoomMaker:
         """How full the cache is, in the form of docs/api.md."""
         kept = self._kept(fresh=False)
         return await pools.STEPS.run(room.state, self._context.store, kept, time.time())
+
+    async def measure(self) -> None:
+        """Look what parts that are ordered here may take: the tracker is told from the start, and places them by it."""
+        kept = self._kept(fresh=False)
+        work = pools.STEPS.run(room.for_parts, self._context.store, kept, time.time())
+        self.for_parts_bytes = await work
 
     async def _look(self) -> None:
         """Evict down to the low mark if the cache is above its high one, or the disk short of free space."""

@@ -27,6 +27,7 @@ _CODES = (0, 3, 4, 5, 6, 7, 8, 9, 10)
 _ACTIONS = (
     ("pulls", "pull"),
     ("warms", "warm"),
+    ("keeps", "keep"),
     ("pushes", "push"),
     ("removals", "rm"),
     ("evictions", "evict"),
@@ -45,6 +46,8 @@ class AgentMetrics(Collector):
         ready: Callable[[], bool],
         governor: GovernorLoop,
     ) -> None:
+        self.kept: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0)
+        """Bytes of ordered parts that are here; bytes ordered; ordered models that can't be kept."""
         self.registry = CollectorRegistry()
         self._context = context
         self._downloads = downloads
@@ -102,6 +105,7 @@ class AgentMetrics(Collector):
     def _gauges(self) -> Iterator[Metric]:
         # The janitor looks: a disk that hangs must not hold the loop.
         usage = self._context.usage
+        kept_bytes, ordered_bytes, refused = self.kept()
         link, net, running = self._context.link, self._context.net, self._downloads.running
         for name, text, value in (
             ("ready", "1 when tracker and origin are usable.", self._ready()),
@@ -113,6 +117,9 @@ class AgentMetrics(Collector):
             ("cache_free_bytes", "Free bytes on the cache's disk.", usage.free_bytes),
             ("cache_quota_bytes", "What the cache may take (cache_quota); 0: no quota.",
              self._context.store.limits.quota_bytes),
+            ("kept_bytes", "Bytes that are here because the cluster keeps them here.", kept_bytes),
+            ("ordered_bytes", "Bytes that the cluster orders to be kept here.", ordered_bytes),
+            ("keeps_refused", "Models that can't be kept here as ordered.", refused),
             ("models", "Models that we serve, partial ones included.", len(self._downloads.swarms)),
             ("pulls_running", "Pulls that run now.", len(running)),
             ("pull_clients", "Clients that wait for a pull.", sum(d.clients for d in running.values())),

@@ -25,6 +25,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
+from p2pcache.io.sources.settings import read_sources
 
 if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
@@ -75,7 +76,7 @@ def pull_alone(
             if cached is not None:
                 yield cached, _leave
                 return
-        with _started(settings, ref, quiet=quiet) as client:
+        with _started(settings, loaded, ref, quiet=quiet) as client:
 
             def linger(digest: str) -> None:
                 if not quiet:
@@ -93,13 +94,17 @@ def pull_alone(
 
 
 @contextmanager
-def _started(settings: AgentSettings, ref: Ref, *, quiet: bool) -> Iterator[AgentClient]:
+def _started(
+    settings: AgentSettings, loaded: Loaded, ref: Ref, *, quiet: bool
+) -> Iterator[AgentClient]:
     """Yield an embedded agent, and say that we wait: some services hand out credentials slowly."""
     from p2pcache.agent.embedded import run_embedded
 
     with contextlib.ExitStack() as stack:
         with patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
-            socket = stack.enter_context(run_embedded(settings))
+            socket = stack.enter_context(
+                run_embedded(settings, read_sources(loaded.file, os.environ))
+            )
         yield AgentClient(f"unix://{socket}")
 
 
@@ -117,7 +122,7 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
         settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
         from p2pcache.agent.embedded import run_embedded
 
-        with run_embedded(settings) as socket:
+        with run_embedded(settings, read_sources(loaded.file, os.environ)) as socket:
             client = AgentClient(f"unix://{socket}")
             if settings.tracker:
                 _wait_for_tracker(client)

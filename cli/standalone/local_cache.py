@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from p2pcache.io.models.model_chunks import ModelStore
     from p2pcache.io.models.model_users import Users
     from p2pcache.io.models.store import Store
+    from p2pcache.io.origins.repo import OriginRepo
 
 LOCK_FILE = "command.lock"
 BLOBS = "blobs"  # every cache has this folder
@@ -137,6 +138,20 @@ class LocalCache:
         row = known.as_json() | {"generation": self._store.generation_seen(wanted), "local": True}
         return row | {"manifest": _files(decode(encoded, known.digest))}
 
+    def signatures(self, ref: str) -> Json:
+        """Read the model's digest and its signatures from the origin."""
+        from p2pcache.io.signatures.in_origin import read_signatures
+
+        wanted, repo = Ref.parse(ref), self._repo()
+        digest = wanted.digest or repo.get_tag(wanted).digest
+        return {"digest": digest, "signatures": read_signatures(repo, wanted.namespace, digest)}
+
+    def store_signature(self, ref: str, digest: str, bundle: str) -> None:
+        """Store a signature at the origin."""
+        from p2pcache.io.signatures.in_origin import add_signature
+
+        add_signature(self._repo(), Ref.parse(ref).namespace, digest, bundle)
+
     def remove(self, ref: str) -> Json:
         """Remove a tag, and the model with its last tag."""
         wanted = Ref.parse(ref)
@@ -245,12 +260,20 @@ class LocalCache:
             raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
         return known, model
 
-    def _at_origin(self, ref: Ref) -> Json:
-        from p2pcache.core.format import manifest as manifests
+    def _repo(self) -> "OriginRepo":
         from p2pcache.io.origins import open_origin
         from p2pcache.io.origins.repo import OriginRepo
 
-        repo = OriginRepo(open_origin(self._origin))
+        if not self._origin:
+            raise UsageError(
+                "no agent here, and no storage is set: set P2PCACHE_ORIGIN (or --origin)"
+            )
+        return OriginRepo(open_origin(self._origin))
+
+    def _at_origin(self, ref: Ref) -> Json:
+        from p2pcache.core.format import manifest as manifests
+
+        repo = self._repo()
         tag = None if ref.digest else repo.get_tag(ref)
         digest = ref.digest or (tag.digest if tag else "")
         manifest = manifests.decode(repo.get_manifest(digest), digest)
@@ -273,7 +296,9 @@ def _files(manifest: "Manifest") -> Json:
     return {
         "files": [
             {
-                "path": f.path, "size": f.size, "chunks": len(f.lengths),
+                "path": f.path,
+                "size": f.size,
+                "chunks": len(f.lengths),
                 **({"sha256": f"sha256:{f.sha256.hex()}"} if f.sha256 else {}),
             }
             for f in manifest.files

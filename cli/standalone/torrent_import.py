@@ -90,30 +90,39 @@ class TorrentImport:
             return self._target.goes_on
         return f"what came stays in {self._base}; run the command again to resume"
 
-    def import_model(
-        self, source: str, ref: Ref, reporter: Reporter, *, spelling: str, force: bool
-    ) -> Event:
+    def import_from(
+        self, url: str, ref: Ref, reporter: Reporter, *, spelling: str, include: tuple[str, ...],
+        exclude: tuple[str, ...], copy: bool, force: bool,
+    ) -> Event:  # fmt: skip
         """Download, prove, push; return the `done` event.
 
         Args:
-            source: a torrent file's path, or a magnet link.
+            url: a torrent file's path, or a magnet link.
             ref: the tag that moves.
             reporter: gets the progress events.
             spelling: how its name is written.
+            include: must be empty: a torrent's files are all taken.
+            exclude: must be empty.
+            copy: must be false: they are all stored.
             force: move the tag even if somebody else moves it meanwhile.
 
         Raises:
+            UsageError: an option that means nothing is given.
             IntegrityError: the torrent breaks a rule, or its files aren't the model that it names.
             P2PCacheError: target, disk or torrent failed.
         """
+        if include or exclude or copy:
+            raise UsageError(
+                "a torrent is taken and stored whole: leave out --include, --exclude and --copy"
+            )
         self._target.check(ref)
         torrent = read_metainfo(
-            self._of_magnet(source, reporter) if source.startswith(MAGNET) else _read(Path(source))
+            self._of_magnet(url, reporter) if url.startswith(MAGNET) else _read(Path(url))
         )
         staging = self._base / torrent.info_hash
         with _alone(staging):
             with Fetching(self._ways) as fetching:
-                steps = fetching.files(torrent, staging)
+                steps = fetching.steps_of(torrent, staging)
                 read = self._follow(fetching, steps, torrent.name, reporter)
             root = staging / FILES / torrent.name if torrent.folder else staging / FILES
             found = proved(torrent, root, _telling(reporter))

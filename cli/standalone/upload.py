@@ -15,6 +15,7 @@ from p2pcache.io.files.push_upload import Indexed, Sending
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo, PushResult
+from p2pcache.io.signatures.in_origin import add_signature
 
 
 class PushTarget(Protocol):
@@ -38,6 +39,9 @@ class PushTarget(Protocol):
         Raises:
             P2PCacheError: it doesn't answer, or refuses us.
         """
+
+    def store_signature(self, ref: Ref, digest: str, bundle: str) -> None:
+        """Store a model's signature, before its tag moves."""
 
     def push(
         self,
@@ -88,6 +92,10 @@ class AgentPush:
     def check(self, _ref: Ref, /) -> None:
         """Ask the agent for its status."""
         self._client.status()
+
+    def store_signature(self, ref: Ref, digest: str, bundle: str) -> None:
+        """Hand it to the agent."""
+        self._client.store_signature(ref.short, digest, bundle)
 
     def push(
         self,
@@ -159,6 +167,10 @@ class DirectPush:
             NotFound
         ):  # usually a new tag; a missing bucket fails the push soon
             self._repo.get_tag(ref)
+
+    def store_signature(self, ref: Ref, digest: str, bundle: str) -> None:
+        """Write it to the storage."""
+        add_signature(self._repo, ref.namespace, digest, bundle)
 
     def push(
         self,

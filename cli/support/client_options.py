@@ -60,6 +60,7 @@ class PullOptions(NamedTuple):
     hold: str = ""
     hold_s: float = 0.0
     hold_pid: int = 0
+    url: str = ""
 
 
 _TABLE = (

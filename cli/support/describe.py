@@ -90,9 +90,18 @@ def history_result(row: dict[str, Any]) -> str:
 
 
 def model_state(model: dict[str, Any]) -> str:
-    """Say "complete", which share of a model is here, or that it was evicted."""
+    """Say "complete", which share or part of a model is here, or that it was evicted."""
     if model.get("remote"):
         return "remote"
     if model["complete"]:
         return "complete"
+    if model.get("kept") == "part":
+        return f"part, {model['bytes_done'] / max(1, model['bytes']):.1%}"
     return f"{model['bytes_done'] / max(1, model['bytes']):.0%}, incomplete"
+
+
+def format_ago(unix_s: float) -> str:
+    """Say how long ago something was; "-": never."""
+    if not unix_s:
+        return "-"
+    return f"{format_duration(max(0.0, time.time() - unix_s))} ago"

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 
 Event = dict[str, Any]
 PHASES = {
-    "fetch": "fetching", "index": "hashing", "send": "sending to the agent", "upload": "uploading",
-}  # fmt: skip
+    "index": "hashing",
+    "send": "sending to the agent",
+    "upload": "uploading",
+    "import": "reading",
+    "fetch": "fetching",
+}
 LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
 FIRST_LINE_S = 3.0  # the command itself has taken a second to start
 BAR_COLUMNS = 16

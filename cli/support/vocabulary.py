@@ -19,8 +19,8 @@ _NAMES = {  # a key of the API, and its name here
     "limit_bytes": "bytes_limit",
     "used_bytes": "bytes_used",
     "held_bytes": "bytes_held",
-    "evictable_bytes": "bytes_evictable",
     "kept_bytes": "bytes_kept",
+    "evictable_bytes": "bytes_evictable",
     "missing_bytes": "bytes_missing",
     "size": "bytes",  # of a file
     "rate": "bytes_per_s",

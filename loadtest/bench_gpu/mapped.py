@@ -9,6 +9,7 @@ import os
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,8 +101,102 @@ def _retire(part: Part, event: Any) -> None:
     part.let_go()
 
 
-def ways(folder: Path, whole: torch.Tensor, device: Device) -> dict[str, Callable[[], Any]]:
-    """All variants."""
+class Afterwards:
+    """Parts that are let go when this is dropped."""
+
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+
+    def __del__(self) -> None:
+        for part in self.parts:
+            part.let_go()
+
+
+def both(
+    folder: Path,
+    whole: torch.Tensor,
+    device: Device,
+    pool: torch.Tensor,
+    readers: int,
+    mappers: int,
+) -> Afterwards:
+    """Readers that fill pinned slots from the front, and mappers that pin parts from the back, until they meet.
+
+    The driver pins on one core what readers would move on several.
+    """
+    size, slot = 64 * MiB, 16 * MiB
+    left: deque[tuple[Path, int, int, int]] = deque()
+    base = 0
+    for path in shards(folder):
+        length = path.stat().st_size
+        left += [(path, at, min(size, length - at), base + at) for at in range(0, length, size)]
+        base += length
+    kept, errors = Afterwards(), []
+
+    def read(number: int) -> None:
+        (current,) = device.streams(1)
+        slots = [pool[i * slot : (i + 1) * slot] for i in (2 * number, 2 * number + 1)]
+        views, events = [memoryview(s.numpy()) for s in slots], [device.event(), device.event()]
+        turn = 0
+        with current():
+            while left:
+                path, at, nbytes, start = left.popleft()
+                fd = os.open(path, os.O_RDONLY)
+                for inside in range(0, nbytes, slot):
+                    k, length = turn % 2, min(slot, nbytes - inside)
+                    turn += 1
+                    events[k].synchronize()
+                    os.preadv(fd, [views[k][:length]], at + inside)
+                    target = whole[start + inside : start + inside + length]
+                    target.copy_(slots[k][:length], non_blocking=True)
+                    events[k].record()
+                os.close(fd)
+
+    def pin(_: int) -> None:
+        (current,) = device.streams(1)
+        with current():
+            while left:
+                path, at, nbytes, start = left.pop()
+                part = Part(device, path, at, nbytes, populate=False)
+                kept.parts.append(part)
+                whole[start : start + nbytes].copy_(part.flat, non_blocking=True)
+
+    def safely(work: Callable[[int], None], number: int) -> None:
+        try:
+            work(number)
+        except IndexError:  # another thread took the last part
+            pass
+        except BaseException as error:  # noqa: BLE001  # it is raised in the thread that measures
+            errors.append(error)
+
+    threads = [threading.Thread(target=safely, args=(read, i)) for i in range(readers)]
+    threads += [threading.Thread(target=safely, args=(pin, i)) for i in range(mappers)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as in `by_mapping`
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+    return kept
+
+
+def few(folder: Path, whole: torch.Tensor, device: Device) -> dict[str, Callable[[], Any]]:
+    """Readers and mappers at once, in the mixes that tell how they share the machine."""
+    pool = device.pinned(2 * 12 * 16 * MiB)
+    found: dict[str, Callable[[], Any]] = {}
+    for readers, mappers in ((0, 1), (0, 2), (4, 1), (8, 1), (6, 2), (8, 0), (12, 0)):
+        found[f"{readers} readers and {mappers} mappers, let go afterwards"] = (
+            lambda readers=readers, mappers=mappers: both(  # type: ignore[misc]
+                folder, whole, device, pool, readers, mappers
+            )
+        )
+    return found
+
+
+def many(folder: Path, whole: torch.Tensor, device: Device) -> dict[str, Callable[[], Any]]:
+    """Mappers alone, by the size of parts."""
     found: dict[str, Callable[[], Any]] = {}
     for threads in THREADS:
         for mib in PART_MIB:

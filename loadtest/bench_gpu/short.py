@@ -45,6 +45,9 @@ RINGS: dict[str, Json] = {
     "2 streams": {"copy_streams": 2},
     **{f"reads of {n} MiB": {"read_bytes": n * MiB} for n in (4, 8)},
     "reads of 32 MiB": {"read_bytes": 32 * MiB, "memory_limit": "1GiB"},
+    "12 readers, reads of 16 MiB": {"threads": 12, "memory_limit": "512MiB"},
+    "12 readers, reads of 32 MiB": {"threads": 12, "read_bytes": 32 * MiB, "memory_limit": "1GiB"},
+    "12 readers, reads of 64 MiB": {"threads": 12, "read_bytes": 64 * MiB, "memory_limit": "2GiB"},
     "batches of 4 MiB": {"batch_bytes": 4 * MiB},
     "batches of 128 MiB": {"batch_bytes": 128 * MiB},
 }
@@ -208,6 +211,7 @@ SECTIONS = (
     Section("rings", 1.5, CEILING, lambda s: s.experiment("loads", s.folder, settings=RINGS)),
     Section("ceilings", 1.5, "copies of 8 MiB, 1 streams", lambda s: s.experiment("ceilings", s.folder)),
     Section("registration", 0.7, "", lambda s: s.experiment("registration", s.folder)),
+    Section("both", 1.5, CEILING, lambda s: s.experiment("both", s.folder)),
     Section("straight", 1.5, CEILING, lambda s: s.experiment("straight", s.folder)),
     Section("calls", 0.5, "", lambda s: s.experiment("calls", s.folder)),
 )  # fmt: skip

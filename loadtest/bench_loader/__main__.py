@@ -7,7 +7,8 @@ turn the bytes are compared, too.
 
 "fill" fills the same tensors, allocated and touched beforehand. Its floor is two threads in `preadv`, 8 MiB a
 call, that do nothing else. "load" gives tensors, a byte of each page touched, beside safetensors' own mapping.
-"pretrained" makes transformers' model, beside its own way.
+"tiny" gives 100,000 tensors of 128 bytes: what a tensor costs by itself. "pretrained" makes transformers' model,
+beside its own way.
 
     python -m loadtest.bench_loader --turns 5 --json FILE
     python -m loadtest.bench_loader --group load --torch-threads 1
@@ -31,6 +32,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import save_file
 
+from loadtest.bench_gpu.ends import forget
 from loadtest.bench_loader.ends import CONTESTANTS, GROUPS
 from loadtest.kit.flags import count, out_file
 
@@ -93,6 +95,17 @@ def make_llama(folder: Path, shards: int, layers: int = LAYERS) -> int:
     return total
 
 
+def make_tiny(folder: Path, tensors: int) -> int:
+    """Write a model of nothing but scales, in four files; returns its bytes."""
+    scale = torch.arange(64, dtype=torch.int16).view(torch.bfloat16)
+    for number in range(4):
+        names = [
+            f"layers.{i // 256}.experts.{i % 256}.w{number}.scale" for i in range(tensors // 4)
+        ]
+        save_file({name: scale.clone() for name in names}, folder / f"model-{number}.safetensors")
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
 def _words(shape: tuple[int, ...]) -> int:
     count = 1
     for length in shape:
@@ -100,8 +113,15 @@ def _words(shape: tuple[int, ...]) -> int:
     return count * 2 // 8
 
 
-def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
+def run(name: str, folder: Path, limit: int, *, check: bool, cold: bool = False) -> tuple[Run, str]:
     """One load in a new process; the digest of what it brought, where asked for.
+
+    Args:
+        name: of the contestant.
+        folder: of the model.
+        limit: of the loader's own memory, in bytes.
+        check: tell the digest.
+        cold: out of the page cache with the files first, as far as the kernel obeys.
 
     Raises:
         RuntimeError: the contestant failed.
@@ -114,6 +134,8 @@ def run(name: str, folder: Path, limit: int, *, check: bool) -> tuple[Run, str]:
     assert process.stdout is not None
     try:
         _ready(process)
+        if cold:
+            forget(sorted(folder.glob("*.safetensors")))
         before = peak = _anon(process.pid)
         process.stdin.write("\n")
         process.stdin.flush()
@@ -149,14 +171,14 @@ def _anon(pid: int) -> int:
 
 
 def measure(
-    folder: Path, names: list[str], turns: int, limit: int
+    folder: Path, names: list[str], turns: int, limit: int, *, cold: bool = False
 ) -> tuple[dict[str, list[Run]], list[str]]:
     """All contestants of a group, in turns; who brought other bytes than the first one."""
     runs: dict[str, list[Run]] = {name: [] for name in names}
     digests: dict[str, str] = {}
     for turn in range(turns):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            found, digest = run(name, folder, limit, check=turn == 0)
+            found, digest = run(name, folder, limit, check=turn == 0, cold=cold)
             runs[name].append(found)
             if digest:
                 digests[name] = digest
@@ -193,6 +215,8 @@ def main() -> int:
     parser.add_argument("--memory-limit-mib", type=int, default=64)
     parser.add_argument("--group", nargs="*", default=list(GROUPS), choices=list(GROUPS))
     parser.add_argument("--only", nargs="*", default=list(CONTESTANTS), choices=list(CONTESTANTS))
+    parser.add_argument("--cold", action="store_true", help="from the disk, not the page cache")
+    parser.add_argument("--tiny", type=count, default=100_000, help="tensors of that group")
     parser.add_argument("--torch-threads", type=count, help="as tensor-parallel workers run: 1")
     parser.add_argument("--dir", type=Path, help="a model made here before is used again")
     parser.add_argument("--json", type=out_file)
@@ -218,8 +242,15 @@ def main() -> int:
             names = [first, *(n for n in others if n in args.only and n not in absent)]
             for name in set(others) & set(args.only) & set(absent):
                 print(f"{name} is not installed; pip install '.[loader-rivals]'", file=sys.stderr)
-            runs, bad = measure(folder, names, args.turns, args.memory_limit_mib * MiB)
-            results[group] = table(runs, size)
+            place, nbytes = folder, size
+            if group == "tiny":
+                place = Path(temporary) / "tiny"
+                place.mkdir()
+                nbytes = make_tiny(place, args.tiny)
+            runs, bad = measure(
+                place, names, args.turns, args.memory_limit_mib * MiB, cold=args.cold
+            )
+            results[group] = table(runs, nbytes)
             wrong += bad
             show(group, results[group])
     print(f"{size / GB:.2f} GB, {args.turns} turns, memory limit {args.memory_limit_mib} MiB, "

@@ -1,8 +1,8 @@
 """One contestant of `bench_loader`, in a process of its own: prepare, wait for a line, load, tell.
 
 Those of the group "fill" fill the same tensors, allocated and touched beforehand, from the same files. Those of
-"load" make tensors of their own and then touch each page of them. Those of "pretrained" make transformers' model
-and touch its pages, too.
+"load" make tensors of their own and then touch each page of them; those of "tiny" make a hundred thousand and touch
+none. Those of "pretrained" make transformers' model and touch its pages.
 """
 
 import gc
@@ -162,6 +162,23 @@ def safetensors_load(folder: Path, _: Targets, limit: int) -> Targets:
     return touch(found)
 
 
+def ours_tiny(folder: Path, _: Targets, limit: int) -> Targets:
+    """`p2pcache.load` of many tensors, of a directory mapped as a published one; nothing is touched."""
+    return p2pcache.load(folder, memory="mapped")
+
+
+def ours_private_tiny(folder: Path, _: Targets, limit: int) -> Targets:
+    """The same into memory of the tensors' own."""
+    return p2pcache.load(folder, memory="private", memory_limit=limit)
+
+
+def safetensors_tiny(folder: Path, _: Targets, limit: int) -> Targets:
+    """The same by `safetensors.torch.load_file`."""
+    from safetensors.torch import load_file
+
+    return {name: tensor for path in shards(folder) for name, tensor in load_file(path).items()}
+
+
 def ours_pretrained(folder: Path, _: Targets, limit: int) -> Targets:
     """`p2pcache.from_pretrained`."""
     from transformers import AutoModelForCausalLM
@@ -195,6 +212,11 @@ GROUPS: dict[str, dict[str, Contestant]] = {
         "safetensors-load": safetensors_load,
         "p2pcache-load": ours_load,
         "p2pcache-load-private": ours_private_load,
+    },
+    "tiny": {
+        "safetensors-tiny": safetensors_tiny,
+        "p2pcache-tiny": ours_tiny,
+        "p2pcache-tiny-private": ours_private_tiny,
     },
     "pretrained": {
         "transformers": transformers_pretrained,

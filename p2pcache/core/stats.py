@@ -67,7 +67,7 @@ class Straggler:
     min_samples: int = 1  # samples below which nobody is slow
     # Share of the parties that may be slow at once; one always may, since slow is an exception.
     max_share: float = 1.0
-    # Usual values until a slow party is tried again, doubled with each verdict in a row.
+    # Times its own value until a slow party is tried again, doubled with each verdict in a row.
     probation: float = math.inf
     max_doublings: int = 0  # of the probation
 
@@ -99,11 +99,11 @@ class Straggler:
         """
         return slow < max(1, int(self.max_share * parties))
 
-    def probation_s(self, usual_s: float, verdicts: int) -> float:
+    def probation_s(self, value_s: float, verdicts: int) -> float:
         """Seconds until a slow party is tried again.
 
         Args:
-            usual_s: the others' value in seconds.
+            value_s: its own value in seconds.
             verdicts: in a row, this one included.
         """
-        return self.probation * usual_s * 2.0 ** min(verdicts - 1, self.max_doublings)
+        return self.probation * value_s * 2.0 ** min(verdicts - 1, self.max_doublings)

@@ -24,11 +24,14 @@ from p2pcache.io.byte_order_mark import without_mark
 
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
 PREFIX = "P2PCACHE_"
-SECTIONS = ("client", "agent", "tracker")
+SECTIONS = ("client", "agent", "tracker", "sources")
 LISTS = frozenset({
-    "tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas", "torrent_namespaces",
+    "tracker", "client_namespaces", "compile_cache_namespaces", "namespace_quotas", "require_signature",
+    "torrent_namespaces",
 })  # fmt: skip
 """Settings of several values: a text with commas. The file may have a list, and the flag may be repeated."""
+TABLES = frozenset({"require_signature"})
+"""Those of them that are NAME=VALUE: the file may have a table of lists."""
 MAX_FILE_BYTES = 1 << 20  # a configuration is a page or two; more is the wrong file
 
 S = TypeVar("S", bound=msgspec.Struct)
@@ -91,7 +94,7 @@ def read_file(path: Path | None) -> ConfigFile:
         if name not in SECTIONS or not isinstance(table, dict):
             raise UsageError(
                 f"{path}: unknown {'section' if isinstance(table, dict) else 'key'} {name!r}"
-                f"{_nearest(name, SECTIONS)}; sections are [client], [agent] and [tracker]"
+                f"{_nearest(name, SECTIONS)}; sections are [client], [agent], [tracker] and [sources.NAME]"
             )
     return ConfigFile(path, tables)
 
@@ -144,13 +147,35 @@ def load(
         raise UsageError(f"[{section}] settings: {error}") from None
 
 
+def load_tables(kind: type[S], section: str, file: ConfigFile) -> dict[str, S]:
+    """The settings of each table of a section, such as `[sources.NAME]`, by name. No variable changes them.
+
+    Raises:
+        UsageError: an unknown key or a bad value.
+    """
+    found: dict[str, S] = {}
+    for name, table in file.sections.get(section, {}).items():
+        where = f"{section}.{name}"
+        if not isinstance(table, dict):
+            raise UsageError(
+                f"{file.path}: [{section}] has the key {name!r}; expected [{section}.NAME]"
+            )
+        fields = {f.name: f for f in msgspec.structs.fields(kind)}
+        _refuse_unknown(file.path, where, table.keys(), fields)
+        try:
+            found[name] = msgspec.convert(table, kind)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{file.path}: [{where}]: {error}") from None
+    return found
+
+
 def check_sections(file: ConfigFile, kinds: Mapping[str, type[msgspec.Struct]]) -> None:
     """Validate every section of a file, used by this command or not.
 
     Raises:
         UsageError: as `load`.
     """
-    for section in file.sections:
+    for section in file.sections.keys() & kinds.keys():
         load(kinds[section], section, file=file, environ={})
 
 
@@ -175,6 +200,8 @@ def redacted(value: object) -> str:
 def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     """One value as its field's type; text is read by the unit in the field's name."""
     words = get_args(kind) if get_origin(kind) is Literal else ()
+    if name in TABLES and isinstance(raw, dict):
+        raw = [f"{key}={one}" for key, all_ in raw.items() for one in _as_list(all_)]
     if name in LISTS and isinstance(raw, list | tuple) and all(isinstance(r, str) for r in raw):
         raw = ",".join(raw)
     try:
@@ -199,6 +226,10 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")
     return value
+
+
+def _as_list(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else [value]
 
 
 def _refuse_unknown(

@@ -14,7 +14,7 @@ from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.format.header import TensorInfo
 from p2pcache.loader.memory.arena import Block, fresh
-from p2pcache.loader.memory.backend import to_device
+from p2pcache.loader.memory.backend import CudaBackend, to_device
 from p2pcache.loader.memory.tensors import wrap
 from p2pcache.loader.plan.batches import Batch
 from p2pcache.loader.plan.selection import LoadItem, cut_tensor, whole_tensor
@@ -22,6 +22,7 @@ from p2pcache.loader.report import LoadReport
 from p2pcache.loader.session import Closeable, Memory, Session
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
+from p2pcache.loader.transfer.device_reads import LEAST_BYTES, DeviceReads
 from p2pcache.loader.transfer.mapped import map_tensor
 from p2pcache.loader.transfer.reading import read_host
 
@@ -66,6 +67,7 @@ class OpenModel(Closeable):
         """Make the threads and locks of this process."""
         self._pid = os.getpid()
         self._pool: ThreadPoolExecutor | None = None
+        self._device_reads: DeviceReads | None = None
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._busy = 0  # calls of `read_item` that run
@@ -84,9 +86,14 @@ class OpenModel(Closeable):
             # A descriptor that is closed during a read could become another file's.
             self._idle.wait_for(lambda: self._busy == 0)
             pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown()
-        self._session.source.close()
+            staged, self._device_reads = self._device_reads, None
+        try:
+            if pool is not None:
+                pool.shutdown()
+            if staged is not None:
+                staged.close()
+        finally:
+            self._session.source.close()
         if first and self._read_names and self._opener == os.getpid():
             self._report.tensors = len(self._read_names)
             self._report.source = self._session.source.stats()
@@ -157,6 +164,9 @@ class OpenModel(Closeable):
                 self._idle.notify_all()
 
     def _read_item(self, item: LoadItem) -> Any:
+        # Of a mapping a device copies as quickly as a thread fills slots.
+        if self._device != "cpu" and self._mappable is None and item.nbytes >= LEAST_BYTES:
+            return self._stage_item(item)
         tensor = None
         if self._mappable is not None:
             tensor = map_tensor(self._mappable, item, self._framework)
@@ -166,15 +176,24 @@ class OpenModel(Closeable):
             self._count(item, 0.0, 0.0)
         return tensor if self._device == "cpu" else to_device(tensor, self._device)
 
-    def _copy_item(self, item: LoadItem) -> Any:
-        batch = Batch([])
-        batch.add(item)
+    def _stage_item(self, item: LoadItem) -> Any:
+        batch, waited_s = self._available_batch(item)
         began = time.monotonic()
-        self._await_available(batch)
-        available = time.monotonic()
+        with self._lock:
+            if self._device_reads is None:
+                backend = CudaBackend(self._device)
+                self._device_reads = DeviceReads(self._session.source, backend)
+            reads = self._device_reads
+        tensor = reads.bring(batch)
+        self._count(item, waited_s, time.monotonic() - began)
+        return tensor
+
+    def _copy_item(self, item: LoadItem) -> Any:
+        batch, waited_s = self._available_batch(item)
+        began = time.monotonic()
         block = fresh(item.nbytes)
         self._read(batch, block)
-        self._count(item, available - began, time.monotonic() - available)
+        self._count(item, waited_s, time.monotonic() - began)
         info = item.info
         return wrap(block.owner, 0, item.nbytes, info.dtype, item.shape, self._framework)
 
@@ -193,7 +212,10 @@ class OpenModel(Closeable):
             raise NotFound(f"{self._session.source.name}: no tensor {name!r}; keys() lists them")
         return found
 
-    def _await_available(self, batch: Batch) -> None:
+    def _available_batch(self, item: LoadItem) -> tuple[Batch, float]:
+        """A batch of one item, all of whose bytes are available, and the seconds that took."""
+        batch, began = Batch([]), time.monotonic()
+        batch.add(item)
         source = self._session.source
         deadline = Deadline(self._timeout_s, source.name)
         left = [r for r in batch.ranges() if not source.available(*r)]
@@ -203,6 +225,7 @@ class OpenModel(Closeable):
             deadline.check()
             source.wait(left, deadline.slice_s(_WAIT_S))
             left = [r for r in left if not source.available(*r)]
+        return batch, time.monotonic() - began
 
     def _read(self, batch: Batch, block: Block) -> None:
         source = self._session.source

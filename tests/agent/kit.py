@@ -18,7 +18,7 @@ from p2pcache.cli.main import cli
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, spelled
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.fetch import fetch_runs
@@ -31,8 +31,8 @@ async def agent(tmp: Path, name: str = "a", **settings: Any) -> AsyncIterator[Ag
         "listen": "127.0.0.1:0", "cache_dir": str(tmp / name), "socket": str(tmp / f"{name}.sock"),
         "min_free_bytes": 0, "shutdown_s": 2.0,
     }  # fmt: skip
-    limits = settings.pop("limits", None)
-    app = AgentApp(AgentSettings(**{**defaults, **settings}), limits)
+    limits, sources = settings.pop("limits", None), settings.pop("sources", None)
+    app = AgentApp(AgentSettings(**{**defaults, **settings}), limits, sources)
     async with app.running():
         yield app
 
@@ -112,7 +112,10 @@ def push(origin: Path, model: Path, ref: str, *, sha256: bool = False) -> Layout
     origin.mkdir(exist_ok=True)
     with contextlib.closing(open_origin(origin.as_uri())) as opened:
         OriginRepo(opened).push(
-            layout, Ref.parse(ref), open_blob=lambda number: os.open(paths[number], os.O_RDONLY)
+            layout,
+            Ref.parse(ref),
+            open_blob=lambda number: os.open(paths[number], os.O_RDONLY),
+            spelling=spelled(ref),
         )
     assert encode(manifest)
     return layout

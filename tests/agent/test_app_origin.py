@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.agent import app as agent_app
+from p2pcache.agent.node import origin_opener
 from tests.agent.kit import agent
 
 REFUSAL = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>"
@@ -51,7 +51,7 @@ async def test_refused_credentials_are_a_warning_until_they_are_good(
     tmp_path: Path, storage: type[Storage], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(agent_app, "PROVE_S", 0.01)
+    monkeypatch.setattr(origin_opener, "PROVE_S", 0.01)
     async with agent(tmp_path, origin="s3://models") as app:
         async with asyncio.timeout(30):
             while not app.queries.warnings():

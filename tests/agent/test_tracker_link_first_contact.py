@@ -11,6 +11,7 @@ import pytest
 
 from p2pcache.agent import app as agent_app
 from p2pcache.agent.downloads import resolver
+from p2pcache.agent.node import origin_opener
 from p2pcache.core.format.manifest import encode
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import UsageError
@@ -60,7 +61,7 @@ async def test_leases_wait_for_an_origin_that_is_being_opened(
         opens.wait(60)
         return quick_open(url)
 
-    monkeypatch.setattr(agent_app, "open_origin", slow_open)
+    monkeypatch.setattr(origin_opener, "open_origin", slow_open)
     async with (
         tracker(origin) as one,
         agent(tmp_path, tracker=f"http://{one.address}") as app,

@@ -18,6 +18,11 @@ HEAD = """\
 # Afterwards: p2pcache config check && p2pcache doctor && systemctl restart p2pcache-agent
 # No secrets here: keys are files of their own, storage credentials are in credentials.env.
 """
+SOURCES = """\
+# Each place that models are imported from has a section, and a name that is the same on all nodes.
+#   [sources.hub]
+#   url = "hf://"
+"""
 TITLES = {
     "agent": "A node in a cluster needs listen, tracker and cluster_key_file; the origin comes from the tracker.",
     "tracker": "A tracker needs listen, origin and cluster_key_file.",
@@ -27,7 +32,7 @@ TITLES = {
 
 def render() -> str:
     """The whole file."""
-    return "\n".join([HEAD, *(_section(name, title) for name, title in TITLES.items())])
+    return "\n".join([HEAD, *(_section(name, title) for name, title in TITLES.items()), SOURCES])
 
 
 def _section(name: str, title: str) -> str:

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from p2pcache.cli import main
+from p2pcache.cli.main import module_of
 from p2pcache.cli.support.interrupted import Interrupted
 from tests.cli.conftest import Run
 
@@ -36,8 +37,7 @@ def test_each_command_has_a_module_of_its_own() -> None:
         if folder.is_dir() and folder.name != "__pycache__"
     }
     assert folders == {
-        folder: {"import_" if word == "import" else word.replace("-", "_") for word in part}
-        for folder, part in main.COMMANDS.items()
+        folder: {module_of(word) for word in part} for folder, part in main.COMMANDS.items()
     }
 
 

@@ -209,3 +209,17 @@ def test_a_setting_of_several_values_may_be_a_list(tmp_path: Path) -> None:
     for bad in ('tracker = ["a", 1]', "tracker = 5", 'listen = ["a"]'):
         with pytest.raises(UsageError, match="doesn't fit"):
             config.load(Several, "agent", file=write(tmp_path, f"[agent]\n{bad}\n"), environ={})
+
+
+class Signed(msgspec.Struct, frozen=True):
+    require_signature: str = ""
+
+
+def test_a_setting_of_names_with_values_may_be_a_table(tmp_path: Path) -> None:
+    text = '[agent.require_signature]\nacme = ["/a.pub", "/b.pub"]\n"*" = "/c.pem"\n'
+    loaded = config.load(Signed, "agent", file=write(tmp_path, text), environ={})
+    assert loaded.settings.require_signature == "acme=/a.pub,acme=/b.pub,*=/c.pem"
+    with pytest.raises(UsageError, match="require_signature"):
+        config.load(
+            Signed, "agent", file=write(tmp_path, "[agent]\nrequire_signature = 3\n"), environ={}
+        )

@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 
 import p2pcache
+from p2pcache.loader.integrations.weights import EngineSettings, place_for, stream_weights
 from p2pcache.loader.memory.backend import CudaBackend, HostMemory
 from p2pcache.loader.stream import Tuning
 from tests.loader.loader_kit import Spec, torch_bytes, write
@@ -103,6 +105,51 @@ def test_one_tensor_by_name(model: tuple[Path, dict[str, bytes]]) -> None:
     folder, body = model
     with p2pcache.safe_open(folder, device="cuda") as opened:
         assert torch_bytes(opened.get_tensor("mid1")) == body["mid1"]
+
+
+def test_one_by_one_from_several_threads(model: tuple[Path, dict[str, bytes]]) -> None:
+    folder, body = model
+    with (
+        p2pcache.safe_open(folder, device="cuda") as opened,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        found = dict(zip(body, pool.map(opened.get_tensor, body), strict=True))
+        rows = opened.get_slice("big")[100:8000]
+        columns = opened.get_slice("big")[:, 250:500]
+    assert all(t.is_cuda for t in found.values())
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+    assert torch_bytes(rows) == torch_bytes(found["big"][100:8000])
+    assert torch_bytes(columns) == torch_bytes(found["big"][:, 250:500])
+
+
+def test_an_engines_weights(model: tuple[Path, dict[str, bytes]]) -> None:
+    folder, body = model
+    settings = EngineSettings(device="cuda")
+    place = place_for(folder, settings)
+    assert place.device == "cuda"
+    found = dict(stream_weights(folder, settings, place=place))
+    assert all(t.is_cuda for t in found.values())
+    assert {name: torch_bytes(t) for name, t in found.items()} == body
+
+
+def test_a_transformers_model(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=512,
+        intermediate_size=1024,
+        num_hidden_layers=2,
+        num_attention_heads=8,
+        vocab_size=4096,
+    )
+    made = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
+    made.save_pretrained(tmp_path)
+    for place in ("cuda", 0, {"": "cuda:0"}):
+        found = p2pcache.from_pretrained(
+            tmp_path, transformers.LlamaForCausalLM, dtype="auto", device_map=place
+        )
+        assert found.device.type == "cuda"
+        for name, tensor in made.state_dict().items():
+            assert torch.equal(found.state_dict()[name].cpu(), tensor), name
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

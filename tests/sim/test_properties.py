@@ -63,6 +63,15 @@ def test_a_broken_law_is_reported() -> None:
     assert "is the bound" in (verdict(reread) or "")
 
 
+def test_a_storm_is_not_given_up_before_its_sources_could_have_served_it() -> None:
+    """Nodes that nobody can dial get all from a slow one. The storm of seed 81057 ended after a fifth of that time."""
+    storm = Storm(nodes=4, runs=32, slow=1 / 4, limit=2.0, limit_s=1.0)
+    assert verdict(Run(replace(storm, hidden=3))) is None
+    broken = verdict(Run(replace(storm, limit=0.2)))
+    assert broken is not None
+    assert "never got all of it" in broken
+
+
 def test_a_crash_of_the_code_is_kept_like_any_broken_law(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(_: Run) -> None:
         raise KeyError("run 7")

@@ -41,6 +41,17 @@ def test_no_lease_is_taken_back_because_many_are_read_at_once() -> None:
     assert report.eta >= 0.92, "with sixteen reads at once it was 0.90"
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_seven_nodes_lose_little_by_a_slow_one(seed: int) -> None:
+    """It was given a run again and again, at last the last one; and the others had second reads, which starve."""
+    report = run(
+        Storm(nodes=8, runs=256, run_bytes=1 << 20, slow=1 / 8, queue_s=0.1, further_share=0.15, seed=seed)
+    )  # fmt: skip
+    all_complete(report)
+    assert report.eta >= 0.93
+    assert report.alpha == pytest.approx(1.0, abs=1e-9)
+
+
 @pytest.mark.slow
 def test_fifty_nodes_read_storage_once() -> None:
     report = run(Storm(nodes=50, runs=512))

@@ -73,9 +73,12 @@ def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> WitnessReport:
     )
     if outcome is Outcome.DONE:
         return WitnessReport.RIGHT
-    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket.
-    wrong = outcome is Outcome.MISMATCH and repo.has_manifest(asked.digest)
-    return WitnessReport.WRONG if wrong else WitnessReport.NONE
+    if outcome is not Outcome.MISMATCH:
+        return WitnessReport.NONE
+    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket. What was imported in
+    # place lies at a source, which this tracker doesn't read.
+    elsewhere = not repo.has_manifest(asked.digest) or repo.sources_of(asked.digest) is not None
+    return WitnessReport.NONE if elsewhere else WitnessReport.WRONG
 
 
 class _Proof:

@@ -1,5 +1,6 @@
 """`agent`: run this node's agent in the foreground."""
 
+import os
 from typing import Any
 
 import click
@@ -7,6 +8,8 @@ import click
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support.options import Command, config_option
 from p2pcache.cli.support.setting_options import read_settings, setting_options
+from p2pcache.io.config import find_file, read_file
+from p2pcache.io.sources.settings import read_sources
 
 
 @click.command(cls=Command)
@@ -24,6 +27,7 @@ def agent(config: str | None, **flags: Any) -> int:
       p2pcache agent --tracker http://tracker:7400 --listen 0.0.0.0:7401 --cluster-key-file KEY
     """
     settings = read_settings(AgentSettings, "agent", config, flags)
+    sources = read_sources(read_file(find_file(config, os.environ)), os.environ)
     from p2pcache.agent.main import run  # the daemon's world: no other command pays for it
 
-    return run(settings)
+    return run(settings, sources)

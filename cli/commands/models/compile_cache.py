@@ -96,6 +96,22 @@ def restore(
       p2pcache compile-cache restore team/llama:v3 --engine vllm --dir ~/.cache/vllm
       p2pcache compile-cache restore team/llama:v3 --engine vllm --dir /cache/vllm --optional --timeout 2m
     """
+    restore_into(
+        loaded, ref, directory, engine, fields=fields, extras=extras, namespace=namespace, optional=optional,
+        as_json=as_json, quiet=quiet,
+    )  # fmt: skip
+
+
+def restore_into(
+    loaded: Loaded, ref: str, directory: Path, engine: str, *, fields: tuple[str, ...] = (),
+    extras: tuple[str, ...] = (), namespace: str = "", optional: bool = True, as_json: bool = False,
+    quiet: bool = False,
+) -> None:  # fmt: skip
+    """Restore a compile cache and say so; the arguments are those of the command.
+
+    Raises:
+        P2PCacheError: as `compile_cache.restore`; with `optional` only what isn't mended by compiling.
+    """
     from p2pcache.loader import compile_cache as caches
 
     try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from p2pcache.cli.commands.models.pull import model_directory, pull_events
+from p2pcache.cli.commands.models.pull import directory_of, pull_events
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
 from p2pcache.cli.support.options import FILE, Command, json_option, quiet_option
@@ -63,7 +63,7 @@ def export(
     with closing(reporter):
         with pull_events(loaded, wanted, PullOptions(), quiet=quiet) as (events, _):
             done = follow(events, reporter)
-            tree = model_directory(loaded, done)
+            tree = directory_of(loaded, done)
         if not tree.is_dir():
             raise NotFound(
                 f"{tree} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"

@@ -1,7 +1,6 @@
 """`ls`: list the models in the cache."""
 
 import fnmatch
-import time
 from typing import Any
 
 import click
@@ -11,11 +10,11 @@ from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.describe import model_state
+from p2pcache.cli.support.describe import format_ago, model_state
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 from p2pcache.io.http.client import AgentClient
@@ -36,7 +35,8 @@ def ls(
 
     With patterns only those whose name matches one: as in a shell, with or without a tag. STATE is
     "complete", or how much of the model is here (an interrupted pull has the name that was asked
-    for; pulling it again resumes), or "remote": it was evicted, and comes back when it is pulled.
+    for; pulling it again resumes), "part": the cluster keeps that share here, or "remote": it was
+    evicted, and comes back when it is pulled.
     On a narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
     With --cluster the models of all nodes, as the tracker knows them, by the name used last:
@@ -72,7 +72,7 @@ def ls(
             m["digest"][:SHORT_DIGEST],
             format_bytes(m["bytes"]),
             model_state(m),
-            _ago(m["last_used"]),
+            format_ago(m["last_used"]),
         )
         for m in models
         for name, tag in _names(m)
@@ -167,10 +167,3 @@ def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
     space, name = model["namespace"], model["name"]
     full = name if space in ("", DEFAULT_NAMESPACE) else f"{space}/{name}"
     return [(full, tag) for tag in model["tags"]] or [("-", "-")]
-
-
-def _ago(unix_s: float) -> str:
-    if not unix_s:
-        return "-"
-    passed = time.time() - unix_s
-    return f"{format_duration(max(0.0, passed))} ago"

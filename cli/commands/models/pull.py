@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
@@ -13,11 +13,11 @@ from p2pcache.cli.support.connect import find_agent, need_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
-from p2pcache.cli.support.progress import Event, follow, make_reporter, peer_share
+from p2pcache.cli.support.progress import Event, Reporter, follow, make_reporter, peer_share
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_duration
 from p2pcache.errors import NotFound, P2PCacheError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, parse_wanted, spelled
 from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
@@ -38,6 +38,11 @@ _LINK_WARNING = (
     "--link",
     type=click.Choice(["hard", "symlink"]),
     help="With --to: link into the cache instead of copying.",
+)
+@click.option(
+    "--layout",
+    type=click.Choice(["hf-cache"]),
+    help="With --to: DIR is a Hugging Face hub's cache (HF_HUB_CACHE), whose clients find the model by its name.",
 )
 @click.option(
     "--force-generation", is_flag=True, help="Accept a tag that went back to an older state."
@@ -64,7 +69,7 @@ _LINK_WARNING = (
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def pull(
-    ref: str, to: str | None, link: str | None, force_generation: bool, include: tuple[str, ...],
+    ref: str, to: str | None, link: str | None, layout: str | None, force_generation: bool, include: tuple[str, ...],
     exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, hold: str, hold_for: str | None,
     hold_pid: int, as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
@@ -79,6 +84,9 @@ def pull(
     that holds nothing else. --tensors only warms the cache of a running agent: headers, index
     and the chunks of the tensors that match, for a loader that will ask for them.
 
+    hf://ORG/REPO[@REVISION] is ORG/REPO:REVISION (main). If nobody has it, and the settings name a
+    hub for that (on_miss), one node of the cluster imports it, and all get it from that node.
+
     --hold keeps the model from being evicted: pulling again renews the hold, `p2pcache release NAME`
     ends it, and so does its time.
 
@@ -89,6 +97,8 @@ def pull(
       p2pcache pull team/llama:v3
       vllm serve "$(p2pcache pull team/llama:v3)"
       p2pcache pull llama@blake3:4f1d... --to /models/llama
+      p2pcache pull Org/Llama --layout hf-cache --to ~/.cache/huggingface/hub
+      p2pcache pull hf://Qwen/Qwen3-8B
       p2pcache pull llama --origin s3://models --timeout 10m
       p2pcache pull llama --hold my-service --for 7d
       p2pcache pull llama --include '*.json' --include 'tokenizer*'
@@ -98,11 +108,15 @@ def pull(
         raise click.UsageError("--to is empty; give it a directory")
     if link and not to:
         raise click.UsageError("--link says how --to puts the files there; give --to DIR")
+    if layout and (not to or include or exclude):
+        raise click.UsageError(
+            "--layout puts a whole model into --to DIR, without --include and --exclude"
+        )
     if not hold and (hold_for or hold_pid):
         raise click.UsageError("--for and --hold-pid say how long --hold lasts; give --hold NAME")
     if hold and tensors:
         raise click.UsageError("--hold holds a whole model; --tensors brings a part")
-    wanted = Ref.parse(ref)
+    wanted, url = parse_wanted(ref)
     if tensors:
         if to or include or exclude or force_generation:
             raise click.UsageError(
@@ -111,16 +125,15 @@ def pull(
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
     hold_s = parse_duration(hold_for) if hold_for else 0.0
-    options = PullOptions(force_generation, include, exclude, background, hold, hold_s, hold_pid)
-    with pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
-        reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
-        resolved: Event = {}
-        with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
-            done = follow(_remembering(events, resolved), reporter)
-        tree = model_directory(loaded, done)
-        path = _materialise(tree, Path(to), link, quiet=quiet) if to else tree
+    options = PullOptions(
+        force_generation, include, exclude, background, hold, hold_s, hold_pid, url
+    )
+    reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
+    with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):
+        name = spelled(ref) if layout else ""
+        path = _materialise(tree, Path(to), link, name, done, wanted, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, _summary(wanted, done))
+        reporter.done(done, summary(wanted, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -129,6 +142,37 @@ def pull(
             )
         if linger and int(done.get("bytes_origin", 0)) + int(done.get("bytes_peers", 0)):
             linger(str(done["digest"]))  # a pull that fetched nothing has nothing new to hand on
+
+
+class Brought(NamedTuple):
+    """A pull that is done."""
+
+    event: Event  # its last one
+    tree: Path  # the directory, as this process sees it
+    linger: "Linger | None"  # serves the swarm before this process ends; None: an agent does it, which stays
+
+
+@contextmanager
+def brought(
+    loaded: Loaded, wanted: Ref, options: PullOptions, reporter: Reporter, *, quiet: bool
+) -> Iterator[Brought]:
+    """Pull a model; an agent of our own, where there is no other, lives as long as the block.
+
+    Args:
+        loaded: the client's settings.
+        wanted: the model.
+        options: of the pull.
+        reporter: shows the events but for the last.
+        quiet: print no notes.
+
+    Raises:
+        P2PCacheError: the pull's own error.
+    """
+    with pull_events(loaded, wanted, options, quiet=quiet) as (events, linger):
+        resolved: Event = {}
+        with saying_what_goes_on(lambda: _what_goes_on(wanted, resolved, agent=linger is None)):
+            done = follow(_remembering(events, resolved), reporter)
+        yield Brought(done, directory_of(loaded, done), linger)
 
 
 @contextmanager
@@ -189,7 +233,7 @@ def _pull_tensors(
     ))  # fmt: skip
 
 
-def model_directory(loaded: Loaded, done: Event) -> Path:
+def directory_of(loaded: Loaded, done: Event) -> Path:
     """Return the model's directory as this process sees it; the agent must not name one outside its models."""
     relative = PurePosixPath(str(done.get("path", "")))
     if relative.is_absolute() or ".." in relative.parts or not relative.parts:
@@ -198,7 +242,10 @@ def model_directory(loaded: Loaded, done: Event) -> Path:
     return Path(base) / relative
 
 
-def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path:
+def _materialise(
+    tree: Path, to: Path, link: str | None, name: str, done: Event, ref: Ref, *, quiet: bool
+) -> Path:
+    """Put the files into `to`; with a `name` into the hub's cache `to`, under this name."""
     from p2pcache.io.files.materialise import Mode, materialise
 
     if not tree.is_dir():
@@ -209,11 +256,18 @@ def _materialise(tree: Path, to: Path, link: str | None, *, quiet: bool) -> Path
     target = Path(os.path.abspath(to))  # noqa: PTH100 - resolve() would follow links
     if link and not quiet:
         note(_LINK_WARNING.format(mode=link))
-    materialise(tree, target, cast("Mode", link or "auto"))  # click checked the choice
+    mode = cast("Mode", link or "auto")  # click checked the choice
+    if name:
+        from p2pcache.io.hub_cache.copy import put_into_hub_cache
+
+        tag = "" if ref.digest else ref.tag
+        return put_into_hub_cache(tree, target, name, str(done["digest"]), tag, mode)
+    materialise(tree, target, mode)
     return target
 
 
-def _summary(ref: Ref, done: Event) -> str:
+def summary(ref: Ref, done: Event) -> str:
+    """Say in a line what a pull brought."""
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))
     if not moved:

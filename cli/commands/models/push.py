@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from p2pcache.cli.standalone.signing import certificate_options, signer_of
 from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
-from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
+from p2pcache.cli.support.options import DIR, FILE, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
 from p2pcache.cli.support.progress import Event, Reporter, make_reporter
 from p2pcache.cli.support.ref_argument import REF
@@ -45,6 +46,11 @@ EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand ev
     is_flag=True,
     help="Record each file's SHA-256, by which hubs and registries know it.",
 )
+@click.option(
+    "--sign", "key", metavar="KEY", type=FILE,
+    help="Sign the model with this private key (PEM); implies --sha256.",
+)  # fmt: skip
+@certificate_options
 @json_option
 @quiet_option
 @client_options("origin")
@@ -55,6 +61,9 @@ def push(
     repair: bool,
     strict: bool,
     sha256: bool,
+    key: str | None,
+    certificate: str | None,
+    chain: tuple[str, ...],
     as_json: bool,
     quiet: bool,
     loaded: Loaded,
@@ -71,6 +80,7 @@ def push(
     Examples:
       p2pcache push ./llama team/llama:v3
       p2pcache push ./llama llama --origin s3://models
+      p2pcache push ./llama team/llama:v3 --sign team.key
       p2pcache push --repair ./llama team/llama:v3
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
@@ -80,6 +90,9 @@ def push(
         raise UsageError("the directory is empty text; say '.' for this one")
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
+    if certificate and not key:
+        raise click.UsageError("--certificate goes with --sign")
+    signer = signer_of(key, certificate, chain) if key else None
     client = find_agent(loaded)
     target: PushTarget = AgentPush(client) if client else DirectPush(loaded.settings.origin)
     reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
@@ -87,7 +100,14 @@ def push(
     with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
         _check(target, wanted, reporter)
         _look_for_parts(Path(directory), reporter, strict=strict)
-        found = indexed(Path(directory), _index_progress(reporter), sha256=sha256)
+        hashed = sha256 or signer is not None
+        found = indexed(Path(directory), _index_progress(reporter), sha256=hashed)
+        if signer is not None:
+            from p2pcache.io.signatures.library import sign
+
+            files = {file.path: file.sha256 for file in found.layout.manifest.files}
+            bundle = sign(found.layout.digest, files, signer)
+            target.store_signature(wanted, found.layout.digest, bundle)
         done = target.push(wanted, found, reporter, spelling=spelling, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
         reporter.done(done, _summary(wanted, done))

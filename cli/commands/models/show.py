@@ -10,14 +10,18 @@ from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes
+from p2pcache.errors import NotFound
 from p2pcache.ids import Ref
 
 
 @click.command(cls=Command)
 @click.argument("ref", type=REF)
+@click.option(
+    "--signature", is_flag=True, help="Print the stored signatures instead, one a line, unproved."
+)
 @json_option
 @client_options("origin", "cache_dir")
-def show(ref: str, as_json: bool, loaded: Loaded) -> None:
+def show(ref: str, signature: bool, as_json: bool, loaded: Loaded) -> None:
     """Show a model's files, sizes and digest.
 
     Works for models that are in the cache, and for those that the tracker or the storage knows.
@@ -25,8 +29,20 @@ def show(ref: str, as_json: bool, loaded: Loaded) -> None:
     Examples:
       p2pcache show team/llama:v3
       p2pcache show llama --json | jq -r .digest
+      p2pcache show llama --signature > llama.sig
     """
     wanted = Ref.parse(ref)
+    if signature:
+        with cache_or_agent(loaded) as cache:
+            found = cache.signatures(str(wanted))
+        if as_json:
+            emit_document(found)
+            return
+        if not found["signatures"]:
+            raise NotFound(f"{wanted} has no signature")
+        for bundle in found["signatures"]:
+            emit(str(bundle))
+        return
     with cache_or_agent(loaded) as cache:
         model = cache.model(str(wanted))
     # A model may have several names: show the one that the user typed.

@@ -1,41 +1,63 @@
 """`verify`: prove every byte of a model again."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.interrupted import saying_what_goes_on
-from p2pcache.cli.support.options import Command, json_option, quiet_option
+from p2pcache.cli.support.options import FILE, Command, json_option, quiet_option
 from p2pcache.cli.support.progress import Event, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
-from p2pcache.errors import IntegrityError
+from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.ids import Ref
+from p2pcache.io.http.client import Json
+
+if TYPE_CHECKING:
+    from p2pcache.io.signatures.library import Keys
 
 
 @click.command(cls=Command)
 @click.argument("ref", type=REF)
+@click.option("--signature", is_flag=True, help="Also check that one of --key signed it.")
+@click.option(
+    "--key", "keys", metavar="FILE", type=FILE, multiple=True,
+    help="A public key, or the certificates of authorities, in PEM; repeatable.",
+)  # fmt: skip
 @json_option
 @quiet_option
-@client_options("cache_dir")
-def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
+@client_options("origin", "cache_dir")
+def verify(
+    ref: str, signature: bool, keys: tuple[str, ...], as_json: bool, quiet: bool, loaded: Loaded
+) -> None:
     """Prove every byte of a model again.
 
     Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
-    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good.
+    are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good,
+    and 4 if no key signed it that should have.
 
     Examples:
       p2pcache verify team/llama:v3
+      p2pcache verify team/llama:v3 --signature --key team.pub
     """
     wanted = Ref.parse(ref)
-    with cache_or_agent(loaded) as client:
+    if signature != bool(keys):
+        raise click.UsageError("--signature and --key FILE go together")
+    allowed = _keys(keys) if keys else None
+    with cache_or_agent(loaded) as cache:
         reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
         with saying_what_goes_on(
             lambda: "chunks that were found bad are dropped; the rest is unproved"
         ):
-            done = follow(client.verify(str(wanted)), reporter)
+            done = follow(cache.verify(str(wanted)), reporter)
         bad, missing = int(done.get("chunks_bad", 0)), int(done.get("chunks_missing", 0))
         if not bad + missing:
+            if allowed is not None:
+                pinned = f"{wanted.short}@blake3:{done['digest']}"
+                _need_signature(pinned, cache.signatures(pinned), allowed)
             reporter.done(done, _summary(wanted, done))
             return
         if as_json:
@@ -45,6 +67,19 @@ def verify(ref: str, as_json: bool, quiet: bool, loaded: Loaded) -> None:
     raise IntegrityError(
         f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
     )
+
+
+def _keys(files: tuple[str, ...]) -> "Keys":
+    from p2pcache.io.signatures.library import Keys
+
+    return Keys([Path(file) for file in files])
+
+
+def _need_signature(ref: str, stored: Json, keys: "Keys") -> None:
+    bundles = [str(one) for one in stored.get("signatures", [])]
+    if not any(keys.allow(bundle, str(stored["digest"])) for bundle in bundles):
+        have = f"{len(bundles)} signatures of other keys" if bundles else "no signature"
+        raise NotAllowed(f"{ref} has {have}; expected one of {keys.label}")
 
 
 def _summary(ref: Ref, done: Event) -> str:

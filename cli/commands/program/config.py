@@ -18,6 +18,7 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
 from p2pcache.io.http import server
 from p2pcache.io.http.client import AgentClient
+from p2pcache.io.sources.settings import VARIABLE, read_sources
 from p2pcache.tracker.settings import TrackerSettings
 
 SECTIONS: dict[str, type[msgspec.Struct]] = {
@@ -26,7 +27,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "tracker": TrackerSettings,
 }
 # Variables that no settings class reads, and `config check` knows all the same.
-OTHER_VARIABLES = {"P2PCACHE_CONFIG", "P2PCACHE_DEBUG"}
+OTHER_VARIABLES = {"P2PCACHE_CONFIG", "P2PCACHE_DEBUG", VARIABLE}
 OTHER_PREFIXES = ("P2PCACHE_S3_",)
 
 
@@ -83,6 +84,7 @@ def check(config: str | None) -> None:
     path = settings_files.find_file(config, os.environ)
     file = settings_files.read_file(path)
     settings_files.check_sections(file, SECTIONS)
+    read_sources(file, os.environ)
     for name in SECTIONS:
         _check_section(name, file)
     for variable in settings_files.unknown_variables(os.environ, SECTIONS):

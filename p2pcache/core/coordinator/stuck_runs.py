@@ -143,7 +143,7 @@ class StuckRuns:
         holders: dict[NodeId, None] = {}
         for run in bitset.members(wanted & ~self._book.free):
             if run in self._book.leases:
-                self._hurry(record.node, run, now, out)
+                self._hurry(record, run, now, out)
             else:
                 holders |= dict.fromkeys(self._help(record, run, now, idle=idle))
         if holders:
@@ -230,9 +230,9 @@ class StuckRuns:
             self._book.readers.excuse(record, now)  # cut off both ways: no other reads for it
         self._book.regrant(runs, now)
 
-    def _hurry(self, node: NodeId, run: RunIndex, now: float, out: list[Output]) -> None:
+    def _hurry(self, record: MemberRecord, run: RunIndex, now: float, out: list[Output]) -> None:
         """A member waits for a run that is being read: not by a node that is far too slow."""
-        if self._book.leases[run].node == node:
+        if self._book.leases[run].node == record.node or self._book.can_wait(record, run, now):
             return
         slow = self._book.take_over(run, now)
         if slow is not None:

@@ -107,7 +107,7 @@ class SwarmTracker:
         if self.book.keep_only(node, reading, now):
             self.lost_runs.suspect(now)
         if not update.said.complete:
-            self._welcome(node, update.out)
+            self._welcome(update)
 
     def on_entered(self, update: SwarmUpdate) -> None:
         """A member takes part from now on, or wants fresh neighbours."""
@@ -119,7 +119,7 @@ class SwarmTracker:
             empty = m.Swarm(self.digest, self.roster.version, full=True)
             update.out.append(Send(node, empty))
         else:
-            self._welcome(node, update.out)
+            self._welcome(update)
 
     def on_heartbeat(self, update: SwarmUpdate) -> None:
         """A heartbeat told of this swarm."""
@@ -127,7 +127,7 @@ class SwarmTracker:
         listed = node in self.roster and node not in self.roster.complete
         self._take_in(update)
         if not listed and not update.said.complete:  # it lost runs: from now on it needs the list
-            self._welcome(node, update.out)
+            self._welcome(update)
 
     def on_report(self, node: NodeId, said: m.LeaseReport, now: float, out: list[Output]) -> None:
         """What became of leases."""
@@ -335,12 +335,17 @@ class SwarmTracker:
     def _wanted(self, wanted: bytes) -> RunSet:
         return bitset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
 
-    def _welcome(self, node: NodeId, out: list[Output]) -> None:
+    def _welcome(self, update: SwarmUpdate) -> None:
         """The list as of its version, then neighbours to dial (members that joined since come with the next delta)."""
-        out.append(Send(node, self.roster.full_list()))
-        neighbours = self.roster.hand_out(node, self._neighbours)
+        node, said = update.member.node, update.said
+        update.out.append(Send(node, self.roster.full_list()))
+        # One that only serves says that it wants all, and fetches nothing. A loader names its runs one by one, later.
+        seeks = ALL if said.pulled or (said.wanted and not any(said.wanted)) else 0
+        if said.wanted and not seeks:
+            seeks = self._wanted(said.wanted)
+        neighbours = self.roster.hand_out(node, self._neighbours, seeks)
         if neighbours is not None:
-            out.append(Send(node, neighbours))
+            update.out.append(Send(node, neighbours))
 
 
 def check_state(said: m.SwarmState) -> None:

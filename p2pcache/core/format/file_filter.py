@@ -20,13 +20,18 @@ _NAME_HEX = 32  # 128 bits: two selections of one model never meet
 
 
 def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """The selected paths.
+    """The selected paths of a model. Rules and errors are those of `pick_paths`."""
+    return pick_paths([file.path for file in layout.manifest.files], include, exclude)
+
+
+def pick_paths(paths: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
+    """The selected ones of some paths.
 
     `*` matches across folders, case counts, and a pattern that ends in "/" means all files below it. It may take
     seconds.
 
     Args:
-        layout: of the model.
+        paths: of files.
         include: patterns of which a path matches at least one; empty: all paths.
         exclude: patterns of which a path matches none.
 
@@ -39,7 +44,6 @@ def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list
             raise UsageError(f"a pattern has 1 to {MAX_PATTERN_BYTES} bytes: {pattern[:40]!r}")
     if len(include) > MAX_PATTERNS or len(exclude) > MAX_PATTERNS:
         raise UsageError(f"at most {MAX_PATTERNS} patterns of a kind; give fewer")
-    paths = [file.path for file in layout.manifest.files]
     if sum(map(len, (*include, *exclude))) * sum(map(len, paths)) > MAX_WORK:
         raise UsageError(
             f"these patterns take too long on a model of {len(paths):,} files; give fewer or shorter ones"

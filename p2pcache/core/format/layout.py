@@ -14,10 +14,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from p2pcache.core import bitset
 from p2pcache.core.format.chunking import nominal_chunk_bytes
 from p2pcache.core.format.manifest import Manifest, digest_of, encode
 from p2pcache.errors import InvalidManifest
-from p2pcache.ids import DIGEST_BYTES, RunIndex
+from p2pcache.ids import DIGEST_BYTES, RunIndex, RunSet
 
 
 class Place(NamedTuple):
@@ -87,6 +88,10 @@ class Layout:
     def run_of(self, chunk: int) -> RunIndex:
         """The run that a chunk belongs to."""
         return bisect_right(self._run_first, chunk) - 1
+
+    def bytes_of(self, runs: RunSet) -> int:
+        """Bytes of these runs."""
+        return sum(self.run_bytes[run] for run in bitset.members(runs))
 
     def _index(self, manifest: Manifest) -> None:
         by_digest: dict[bytes, int] = {}

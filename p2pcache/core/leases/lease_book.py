@@ -65,6 +65,7 @@ class LeaseBook:
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
         self._failed_at: dict[RunIndex, set[NodeId]] = {}  # the nodes that couldn't read a run
         self._times_taken: dict[RunIndex, int] = {}  # how often a run was taken from a slow node
+        self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
         self._expires_from = inf  # no lease expires before
         self._log = RunLog(STORY_ENTRIES)
@@ -108,11 +109,13 @@ class LeaseBook:
             Leases to take back, by node: enough others have these runs.
         """
         self.free &= ~fresh
+        self._urgent &= ~fresh
         revoked: dict[NodeId, list[RunIndex]] = {}
         for run in bitset.members(fresh & self.leased):
             lease = self.leases[run]
             if lease.node == node:
                 in_flight = len(self.leases)
+                self._read_at = now
                 self._end(run, now, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
                 continue
@@ -202,6 +205,14 @@ class LeaseBook:
         self._again |= runs
         self._note(runs, "rescued", now)
         self.set_free(runs, now)
+
+    def can_wait(self, member: MemberRecord, run: RunIndex, now: float) -> bool:
+        """Whether a member can wait for a slow read: others read what it wants, too, and no loader waits for the run.
+
+        Meanwhile to read the run again is one more read of storage, for which all wait, and the slow one may end.
+        """
+        read_on = now < self._read_at + self.readers.slow_readers.usual_among_s(len(self.leases))
+        return read_on and bool(member.wanted & self.free) and not self._urgent >> run & 1
 
     def take_over(self, run: RunIndex, now: float) -> NodeId | None:
         """Take a lease from a node that is far too slow, for a member that is stuck without the run.
@@ -327,7 +338,6 @@ class LeaseBook:
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
-        self._urgent &= ~(1 << run)
         self.readers.on_granted(record, run)
         self._choice.racks.on_granted(record)
         self._log.note(now, run, why, record.node)

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from math import ceil
 
 from p2pcache.core.leases.readers import Readers
-from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE
+from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE, WORTH_TWO
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
@@ -109,15 +109,11 @@ class ReaderChoice:
     @property
     def _share(self) -> int:
         """How many of the leases at once are the fair share of one reader."""
-        # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
-        # for which all others are full; nor one that stands aside.
-        readers = self._readers
-        convicted = readers.slow_readers.convicted.values()
-        unfit = sum(1 for one in convicted if one.credit and one.node not in readers.aside)
-        fit = readers.fit - unfit
-        count = fit or len(readers) or 1
-        # A second read of a node starves beside the first ones of all: it has to be worth it.
-        return max(round(readers.at_once / count), ceil(readers.concurrency.least / count))
+        readers, count = self._readers, self._readers.able
+        # A second read of a node starves beside the first ones of all: it has to be worth it. Where some have one, no
+        # lease may wait because all have their share.
+        even = readers.at_once / count
+        return max(ceil(even) if even >= WORTH_TWO else 1, ceil(readers.concurrency.least / count))
 
 
 class RackBalance:

@@ -72,7 +72,7 @@ class Readers:
         self._members = members
         self._doubted = doubted
         self._settings = settings
-        self.concurrency = self._unmeasured()  # of all of them together
+        self._concurrency = self._unmeasured()  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
         self._hidden: dict[NodeId, MemberRecord] = {}
         self._excused: dict[NodeId, MemberRecord] = {}
@@ -95,14 +95,11 @@ class Readers:
             record.credit = 0
             self.working.pop(record.node, None)
             if not self.working:
-                self.concurrency = self._unmeasured()  # by the next storm storage may have moved
+                self._concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._enter_room(record)
         self._review(record)
-        least = max(self._settings.in_flight, min(len(self.working), FILL_A_LINK))
-        if least != self.concurrency.least:
-            self.concurrency.set_least(least)
         self.set_wanted(record, wanted if credit > 0 else ALL)
 
     def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
@@ -139,6 +136,14 @@ class Readers:
     def most_at_once(self) -> int:
         """Leases that may ever be in flight."""
         return self._settings.most_in_flight
+
+    @property
+    def concurrency(self) -> ReadConcurrency:
+        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
+        least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
+        if least != self._concurrency.least:
+            self._concurrency.set_least(least)
+        return self._concurrency
 
     @property
     def at_once(self) -> int:
@@ -240,6 +245,15 @@ class Readers:
     def fit(self) -> int:
         """How many readers don't stand aside."""
         return len(self.working) - len(self.aside)
+
+    @property
+    def able(self) -> int:
+        """How many readers share the leases: all that don't stand aside and are as quick as the others, or else all."""
+        # What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share
+        # for which all others are full.
+        convicted = self.slow_readers.convicted.values()
+        unfit = sum(1 for one in convicted if one.credit and one.node not in self.aside)
+        return self.fit - unfit or len(self.working) or 1
 
     def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
         """Whether a reader has use for this run and may try it, if not now."""

@@ -9,7 +9,7 @@ SLOW_READER = Straggler(
     ratio=1.6,  # `LeaseSettings.slow_node_ratio` replaces it
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
-    probation=8.0,  # usual read times
+    probation=8.0,  # of its own read times: the next run that it gets is late by one of them
     max_doublings=5,
 )
 RECENT_READS = 64  # the usual read time is their median
@@ -18,6 +18,7 @@ PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't 
 LEAST_USUAL_S = 0.25  # shorter differences are noise of scheduling
 
 # -- choice --
+WORTH_TWO = 1.5  # leases at once over readers, from which on readers have more than one
 SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts

@@ -111,6 +111,6 @@ class SlowReaders:
             return  # one verdict for each moment: a storage that froze delays all reads at once
         record.verdicts += 1
         record.verdict_at = now
-        record.slow_until = now + self._rule.probation_s(self.usual_s, record.verdicts)
+        record.slow_until = now + self._rule.probation_s(now - since, record.verdicts)
         record.change_pace(Pace.SLOW)
         self.resting[record.node] = self.convicted[record.node] = record

@@ -5,12 +5,12 @@ Of two members that are drawn at random the one with fewer neighbours is taken (
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.membership.settings import COMPLETE_SHARE, RACK_SHARE
-from p2pcache.ids import NodeId
+from p2pcache.core.membership.settings import COMPLETE_SHARE, MOST_HOLDERS, RACK_SHARE
+from p2pcache.ids import NodeId, RunSet
 
 
 def neighbours(
@@ -46,6 +46,45 @@ def neighbours(
     rest = count - len(chosen)
     chosen |= dict.fromkeys(_draw(everyone, rest, {node, *chosen}, members, rng))
     return tuple(chosen)
+
+
+def holders_of_parts(
+    record: MemberRecord,
+    seeks: RunSet,
+    chosen: Iterable[NodeId],
+    holders: Iterable[NodeId],
+    members: Mapping[NodeId, MemberRecord],
+) -> tuple[NodeId, ...]:
+    """Further members, so that a node reaches all runs that lie with members that keep a part: near ones first.
+
+    Such members come and go rarely and get nothing new, so a node that doesn't know them waits in vain.
+
+    Args:
+        record: of the node.
+        seeks: runs that it will look for.
+        chosen: its neighbours so far.
+        holders: members that have a part, in random order.
+        members: all records.
+    """
+    reached = record.have
+    for node in chosen:
+        reached |= members[node].delivers
+    left = seeks & ~reached
+    found: list[NodeId] = []
+    for node in sorted(holders, key=lambda n: _distance(record, members[n])):
+        if not left or len(found) >= MOST_HOLDERS:
+            break
+        if node != record.node and members[node].delivers & left:
+            left &= ~members[node].delivers
+            found.append(node)
+    return tuple(found)
+
+
+def _distance(one: MemberRecord, other: MemberRecord) -> int:
+    """0 in the same rack, 1 in the same site, 2 elsewhere."""
+    if one.place == other.place:
+        return 0
+    return 1 if one.place[0] == other.place[0] else 2
 
 
 def _draw(

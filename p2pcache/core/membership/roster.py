@@ -20,8 +20,8 @@ class Roster:
     """The members of one swarm, and indexes over their records.
 
     Invariants: `complete`, `_ordinary` and `_racks` hold members of ordinary standing only: `_ordinary` all of them,
-    `complete` those that have every run, `_racks` each in its rack; `silent` and `banned` hold exactly the members
-    of these standings; `_joined` and `_left` are disjoint.
+    `complete` those that have every run, `_parts` those that have some and don't fetch the whole, `_racks` each in its
+    rack; `silent` and `banned` hold exactly the members of these standings; `_joined` and `_left` are disjoint.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -43,6 +43,7 @@ class Roster:
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
         self._ordinary = SampledSet()
+        self._parts = SampledSet()
         self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
         self._joined: dict[NodeId, Member] = {}  # since the last flush
@@ -143,16 +144,26 @@ class Roster:
         record.have = have
         if record.standing is Standing.DELIVERS_NOTHING:
             record.discounted &= have
-        elif have == self._full_set:
-            self.complete.add(node)
         else:
-            self.complete.discard(node)
+            self._index_have(record)
         return fresh
+
+    def _index_have(self, record: MemberRecord) -> None:
+        whole = record.have == self._full_set
+        part = bool(record.have) and not whole and not record.pulls_all
+        for group, belongs in ((self.complete, whole), (self._parts, part)):
+            if belongs:
+                group.add(record.node)
+            else:
+                group.discard(record.node)
 
     def set_pulls_all(self, node: NodeId, *, pulls_all: bool) -> None:
         """A member said whether it fetches the whole model."""
-        if node in self.members:
-            self.members[node].pulls_all = pulls_all
+        record = self.members.get(node)
+        if record is not None:
+            record.pulls_all = pulls_all
+            if record.standing is Standing.ORDINARY:
+                self._index_have(record)
 
     @property
     def pulling(self) -> set[NodeId]:
@@ -238,13 +249,23 @@ class Roster:
             self._list = Swarm(self.digest, self.version, full=True, joined=told)
         return self._list
 
-    def hand_out(self, node: NodeId, count: int) -> Swarm | None:
-        """Neighbours for a node that entered, with their addresses; None if it is alone."""
+    def hand_out(self, node: NodeId, count: int, seeks: RunSet = 0) -> Swarm | None:
+        """Neighbours for a node that entered, with their addresses; None if it is alone.
+
+        Args:
+            node: in question.
+            count: how many neighbours.
+            seeks: runs that it will look for; more neighbours are named until these have all that lies in parts.
+        """
         record = self.members[node]
         chosen = neighbour_handout.neighbours(
             node, everyone=self._ordinary, complete=self.complete, members=self.members,
             rack=self._racks.get(record.place, SampledSet()), count=count, rng=self._rng,
         )  # fmt: skip
+        if seeks and self._parts:
+            chosen += neighbour_handout.holders_of_parts(
+                record, seeks & self._full_set, chosen, self._parts.draw(self._rng, len(self._parts)), self.members
+            )  # fmt: skip
         for other in chosen:
             self.members[other].degree += 1
         record.degree += len(chosen)
@@ -289,11 +310,13 @@ class Roster:
         assert self.banned == by_standing[Standing.BANNED]
         full = {node for node in ordinary if self.members[node].have == self._full_set}
         assert set(self.complete) == full
+        parts = {node for node in ordinary - full if self.members[node].have}
+        assert set(self._parts) == {node for node in parts if not self.members[node].pulls_all}
         places = {node: self.members[node].place for node in ordinary}
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
         assert not self._joined.keys() & self._left
         assert self._joined.keys() <= self.members.keys()
-        for bag in (self._ordinary, self.complete, *self._racks.values()):
+        for bag in (self._ordinary, self.complete, self._parts, *self._racks.values()):
             bag.check()
 
     def _list_joined(self, member: Member) -> None:
@@ -303,8 +326,7 @@ class Roster:
     def _index(self, record: MemberRecord) -> None:
         node, place = record.node, record.place
         self._ordinary.add(node)
-        if record.have == self._full_set:
-            self.complete.add(node)
+        self._index_have(record)
         if place not in self._racks:
             self._racks[place] = SampledSet()
             self.rack_changes += 1
@@ -314,6 +336,7 @@ class Roster:
         node, place = record.node, record.place
         self._ordinary.discard(node)
         self.complete.discard(node)
+        self._parts.discard(node)
         rack = self._racks.get(place)
         if rack is not None:
             rack.discard(node)

@@ -7,6 +7,8 @@ FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each re
 # -- neighbours --
 RACK_SHARE = 2  # half of the neighbours are from the same rack: a link between racks is narrow
 COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and none is overrun
+# Beside them, members that keep parts which nobody else named has: each is one connection more while a pull runs.
+MOST_HOLDERS = 256
 
 # -- dial-backs --
 AT_ONCE = 256  # dials under way; one without any answer keeps its place for `DIAL_S`

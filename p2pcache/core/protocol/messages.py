@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
 CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
+NODE_MANIFEST_BYTES = (
+    256 * 1024
+)  # of a part that a node gives the tracker: a short message holds it
 # Of a message that doesn't list swarms: two bitmaps of the largest model, and thousands of numbers.
 MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
@@ -217,7 +220,7 @@ class Warmed(_Message, tag=10, frozen=True):
 
 
 class NodeAnswer(_Message, tag=11, frozen=True):
-    """The one answer to a `NodeQuestion`: rows as JSON, or an exit code and one line."""
+    """The one answer to a `NodeQuestion`: rows as JSON or a manifest's bytes, or an exit code and one line."""
 
     id: int
     data: bytes = b""
@@ -322,11 +325,16 @@ class Standby(_Message, tag=43, frozen=True):
 
 
 class NodeQuestion(_Message, tag=42, frozen=True):
-    """What runs ("pulls") or ended ("history") on this node? Sent only to agents that announced `tells`."""
+    """What runs ("pulls") or ended ("history") on this node, how full is it ("room"), why has it a model ("model")?
+
+    "manifest": the next `NODE_MANIFEST_BYTES` of a model's manifest; fewer: it ends there.
+    Sent only to agents that announced `tells`.
+    """
 
     id: int
     what: str
-    limit: int = 0  # rows
+    limit: int = 0  # rows; of "manifest": where the part begins
+    text: str = ""  # of "model" and "manifest": the manifest's digest
 
 
 ToTracker = (

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 from typing import NamedTuple, Protocol
+from weakref import WeakKeyDictionary, ref
 
 from p2pcache.core.format.manifest import File
 from p2pcache.ids import DIGEST_BYTES
@@ -22,7 +23,7 @@ class OpenFile:
     reused, and idle ones don't pile up.
     """
 
-    __slots__ = ("fd",)
+    __slots__ = ("__weakref__", "fd")
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
@@ -65,7 +66,7 @@ class BlobFile:
 
     __slots__ = (
         "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths", "made", "offsets",
-        "on_disk", "owners", "published", "reserved", "size", "suspect", "suspects_left",
+        "on_disk", "owners", "published", "readers", "reserved", "size", "suspect", "suspects_left",
     )  # fmt: skip
 
     def __init__(self, blob_id: str, file: File) -> None:
@@ -84,6 +85,7 @@ class BlobFile:
         self.reserved = False  # its missing space counts against other models
         self.suspect: bytearray | None = None
         self.suspects_left = 0
+        self.readers: list[ref[OpenFile]] = []  # may still send what was let go
         self.dirty = False  # the bitmap on disk is older than `bits`
         self.owners: list[tuple[Owner, int]] = []
 
@@ -169,6 +171,7 @@ class FileCache:
 
     def __init__(self, capacity: int = OPEN_FILES) -> None:
         self._files: OrderedDict[str, OpenFile] = OrderedDict()
+        self._live: WeakKeyDictionary[OpenFile, str] = WeakKeyDictionary()
         self._capacity = capacity
 
     def get(self, blob_id: str, opener: Callable[[], int]) -> OpenFile:
@@ -178,9 +181,14 @@ class FileCache:
             self._files.move_to_end(blob_id)
             return file
         file = self._files[blob_id] = OpenFile(opener())
+        self._live[file] = blob_id
         if len(self._files) > self._capacity:
             self._files.popitem(last=False)
         return file
+
+    def holders(self, blob_id: str) -> "list[ref[OpenFile]]":
+        """The open files of a blob that somebody may be reading or writing now, outside of this cache too."""
+        return [ref(file) for file, name in self._live.items() if name == blob_id]
 
     def drop(self, blob_id: str) -> None:
         """Forget a file; it's closed with its last reference."""

@@ -8,7 +8,7 @@ one place that knows what is proved of them.
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -152,6 +152,15 @@ class BlobPool:
                     found[blob_id] = held
         return found
 
+    def disk_sum(self, blobs: Iterable[BlobFile]) -> int:
+        """Bytes of disk that these blobs take; the disk isn't asked."""
+        with self.lock:
+            return sum(
+                b.size if b.published else max(b.allocated, b.done_bytes)
+                for b in blobs
+                if b.on_disk
+            )
+
     def _load(self, blob_id: str, file: File) -> BlobFile:
         blob = BlobFile(blob_id, file)
         if blob_id in self._published:
@@ -244,6 +253,27 @@ class BlobPool:
             self.disk.unlink(self.folders.partial, blob.id)
             raise
         blob.on_disk, blob.dirty, blob.made = True, True, blob.made + 1
+
+    def adopt(self, blob: BlobFile, parent: int, name: str) -> bool:
+        """Take a file, all of whose bytes were proved and are durable, as this blob's; it loses its old name.
+
+        Args:
+            blob: which; it is in memory.
+            parent: the open directory in which the file lies, on this file system.
+            name: of the file there.
+
+        Returns:
+            False: nothing was done, for the blob has a file already.
+        """
+        with self.lock, cache_errors(self, f"{self.root}/partial/{blob.id}"):
+            if blob.on_disk or blob.published:
+                return False
+            # A bitmap without a blob is removed at the next start, a blob without a bitmap is proved again.
+            self.write_bitmap(blob, bytearray(b"\x01") * len(blob.bits), blob.size)
+            self.disk.rename(parent, name, self.folders.partial, blob.id)
+            blob.on_disk, blob.allocated, blob.made = True, blob.size, blob.made + 1
+            blob.gain(range(len(blob.bits)))
+            return True
 
     def reserve(self, blob: BlobFile) -> None:
         """Give a partial blob its disk space now.

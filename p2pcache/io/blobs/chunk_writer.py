@@ -82,6 +82,10 @@ class Writers:
             self._slots[key] = slot
             return writer
 
+    def writes(self, length: int, digest: bytes) -> bool:
+        """Whether somebody writes a chunk. Under the lock."""
+        return Chunk(length, digest) in self._slots
+
     def stop(self, model: Target) -> None:
         """End every writer of a model that is being removed, and wait until none writes."""
         with self.blobs.lock:

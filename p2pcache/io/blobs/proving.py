@@ -153,7 +153,9 @@ def _proves(blob: BlobFile, position: int, file: OpenFile) -> bool:
 def _renew_proof(pool: BlobPool, blob: BlobFile) -> None:
     with pool.maintenance:
         with pool.lock:
-            info = os.fstat(pool.reader(blob, check=False).fd)
+            fd = pool.reader(blob, check=False).fd
+            pool.disk.chmod(fd, 0o444)  # a crash may have left it as that of a partial one
+            info = os.fstat(fd)
             if info.st_size == blob.size:
                 proof = Proof(info.st_size, info.st_mtime_ns)
                 pool.records.add_proofs([(blob.id, proof)])

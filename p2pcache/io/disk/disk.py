@@ -148,6 +148,10 @@ class Disk:
         os.ftruncate(fd, size_bytes)
         return False
 
+    def punch(self, fd: int, offset: int, length: int) -> bool:
+        """Give back the disk space of a region; where that isn't possible it stays as it is (False)."""
+        return syscalls.punch_hole(fd, offset, length)
+
     def truncate(self, fd: int, size_bytes: int) -> None:
         """Set a file's size, leaving a hole where it grows."""
         os.ftruncate(fd, size_bytes)

@@ -20,11 +20,14 @@ class ModelInfo(NamedTuple):
     last_used: float  # unix seconds
     uses: float = 0.0  # older ones count less
     remote: bool = False  # evicted: it has no bytes here, and comes back when it is pulled
+    kept: str = ""  # the cluster keeps it here: "whole", or a "part" of it; "": it doesn't
+    kept_as: Ref | None = None  # what the order calls it
 
     @property
     def names(self) -> list[Ref]:
         """All refs that people know it by."""
-        return [*self.tags, *self.asked]
+        named = [*self.tags, *self.asked]
+        return named or ([self.kept_as] if self.kept_as is not None else [])
 
     def as_json(self) -> dict[str, object]:
         """The row of `ls` and `show`."""
@@ -36,7 +39,7 @@ class ModelInfo(NamedTuple):
             "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
             "digest": self.digest, "bytes": self.size_bytes, "files": self.files,
             "bytes_done": self.bytes_done, "complete": self.complete, "remote": self.remote,
-            "last_used": self.last_used,
+            "last_used": self.last_used, "kept": self.kept,
         }  # fmt: skip
 
 

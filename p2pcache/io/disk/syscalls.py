@@ -6,6 +6,7 @@ import fcntl
 import os
 
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int), <linux/fs.h>
+_PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, <linux/falloc.h>
 _M_MMAP_THRESHOLD = -3  # <malloc.h>
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syncfs.argtypes = [ctypes.c_int]
@@ -42,6 +43,20 @@ def fallocate(fd: int, size_bytes: int) -> bool:
         OSError: ENOSPC above all.
     """
     if size_bytes == 0 or _libc.fallocate(fd, 0, 0, size_bytes) == 0:
+        return True
+    error = _last_error()
+    if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):
+        return False
+    raise error
+
+
+def punch_hole(fd: int, offset: int, length: int) -> bool:
+    """Give back the disk space of a region, which then reads as zeros; False where the file system can't.
+
+    Raises:
+        OSError: the disk refused.
+    """
+    if length == 0 or _libc.fallocate(fd, _PUNCH_HOLE, offset, length) == 0:
         return True
     error = _last_error()
     if error.errno in (errno.EOPNOTSUPP, errno.ENOSYS):

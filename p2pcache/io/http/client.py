@@ -62,6 +62,7 @@ class AgentClient:
         hold: str = "",
         hold_s: float = 0.0,
         hold_pid: int = 0,
+        url: str = "",
     ) -> Events:
         """Events of a pull, `done` last; closing the iterator stops waiting for it.
 
@@ -74,8 +75,9 @@ class AgentClient:
             hold: name of a hold: the model isn't evicted while it lasts; "": none.
             hold_s: how long it lasts; 0: a day, or as long as `hold_pid`.
             hold_pid: the process with which it ends; 0: with none.
+            url: the model of a hub that `ref` stands for, brought in if it is missing; "": of none.
         """
-        body: Json = {"ref": ref, "force_generation": force_generation}
+        body: Json = {"ref": url or ref, "force_generation": force_generation}
         if background:  # an older agent refuses the key, so it is left out where it says nothing
             body["background"] = True
         if hold:
@@ -118,6 +120,10 @@ class AgentClient:
         """Events of the upload (`force`, `repair`), `done` last; the blobs are with the agent already."""
         return self._endpoint.stream("/v1/push", {"ref": ref, "digest": digest, **how})
 
+    def import_model(self, url: str, ref: str, **how: object) -> Events:
+        """Events of an import (`include`, `exclude`, `copy`, `force`), `done` last."""
+        return self._endpoint.stream("/v1/import", {"url": url, "ref": ref, **how})
+
     def linger(self, digest: str, seconds: float) -> bool:
         """Wait at most `seconds` until another node has all that this one has of a model; true if one has."""
         body = json.dumps({"digest": digest, "seconds": seconds}).encode()
@@ -134,6 +140,15 @@ class AgentClient:
     def model(self, ref: str) -> Json:
         """One model, in the cache or not."""
         return self._call("GET", "/v1/model", query={"ref": ref})
+
+    def signatures(self, ref: str) -> Json:
+        """The model's digest and its stored signatures, unproved."""
+        return self._call("GET", "/v1/signatures", query={"ref": ref})
+
+    def store_signature(self, ref: str, digest: str, bundle: str) -> None:
+        """Store a signature for a digest in a ref's namespace."""
+        body = json.dumps({"ref": ref, "digest": digest, "signature": bundle}).encode()
+        self._call("POST", "/v1/signatures", body=body)
 
     def remove(self, ref: str) -> Json:
         """Remove a tag; with its last tag, the model."""

@@ -5,12 +5,13 @@ from typing import Protocol
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, File
-from p2pcache.errors import NotFound
+from p2pcache.errors import IntegrityError, NotFound
 from p2pcache.ids import RunSet
 from p2pcache.io.blobs import proving
-from p2pcache.io.blobs.blob_file import BlobFile
+from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
+from p2pcache.io.disk.cache_dir import cache_errors
 
 
 class Target(Protocol):
@@ -66,6 +67,37 @@ def copy_local(model: Target, blobs: BlobPool, others: Iterable[File]) -> RunSet
         _copy_within(model, blobs)
         _copy_from(model, blobs, others)
     return model.have_runs() & ~before
+
+
+def fill_from(model: Target, blobs: BlobPool, number: int, parent: int, name: str) -> None:
+    """Copy the missing chunks of a blob from a file that has all of its bytes.
+
+    Args:
+        model: the model to fill.
+        blobs: the pool.
+        number: of the blob.
+        parent: the open directory in which the file lies.
+        name: of the file there.
+
+    Raises:
+        IntegrityError: the file has other bytes.
+        NoSpace, NotAllowed, P2PCacheError: the disk refused.
+    """
+    layout, offset = model.layout, 0
+    with cache_errors(blobs, name):
+        file = OpenFile(blobs.disk.open_read(parent, name))
+    for chunk in layout.blobs[number].chunks:
+        writer = None if model.has_chunk(chunk) else model.begin(chunk)
+        if writer is not None:
+            try:
+                writer.copy_from(file, offset)
+                if not writer.finish():
+                    raise IntegrityError(
+                        "bytes that were kept for a model were changed on disk; import it again"
+                    )
+            finally:
+                writer.abort()
+        offset += layout.lengths[chunk]
 
 
 def _missing(model: Target) -> list[int]:

@@ -7,20 +7,24 @@ from typing import Protocol
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File
+from p2pcache.core.pool.eviction import Limits
 from p2pcache.errors import NotFound
 from p2pcache.ids import Ref, RunIndex, RunSet
-from p2pcache.io.blobs import proving
+from p2pcache.io.blobs import proving, reservation
 from p2pcache.io.blobs.blob_file import BlobFile, ChunkSource
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter, Writers
 from p2pcache.io.blobs.flush import flush_blobs
 from p2pcache.io.models.arriving_dir import ArrivingDir
-from p2pcache.io.models.local_copy import copy_local
+from p2pcache.io.models.local_copy import copy_local, fill_from
 from p2pcache.io.models.verification import verify
 
 
 class Home(Protocol):
     """The store that a model belongs to, as the model uses it."""
+
+    min_free_bytes: int
+    limits: Limits
 
     def publish(self, model: "ModelStore", ref: Ref | None, generation: int | None) -> str:
         """Make a whole model's tree and tag appear."""
@@ -144,6 +148,25 @@ class ModelStore:
                 if not blob.bits[position]:
                     yield blob, position
 
+    def blobs_with(self, runs: RunSet) -> dict[int, list[int]]:
+        """The positions of these runs' chunks, by the number of the blob that has them."""
+        found: dict[int, list[int]] = {}
+        for run in bitset.members(runs):
+            for chunk in self.layout.run_chunks(run):
+                for place in self.layout.places(chunk):
+                    position = self._files[place.blob].position(place.offset)
+                    found.setdefault(place.blob, []).append(position)
+        return found
+
+    def check_space(self, nbytes: int) -> None:
+        """Check that so many more bytes fit beside what others were promised.
+
+        Raises:
+            NoSpace: they don't.
+        """
+        home = self._home
+        reservation.check(self._blobs, nbytes, home.min_free_bytes, home.limits.quota_bytes)
+
     # -- filling ---------------------------------------------------------------------------------
 
     def begin(self, chunk: int) -> ChunkWriter | None:
@@ -168,6 +191,21 @@ class ModelStore:
             if blob is None or blob.suspect is None or not blob.suspect[position]:
                 return None
             return blob, position
+
+    def adopt(self, number: int, parent: int, name: str) -> None:
+        """Take a file, all of whose bytes were proved and are durable, as one of our blobs.
+
+        Args:
+            number: of the blob.
+            parent: the open directory in which the file lies, on this cache's file system.
+            name: of the file there; it is gone afterwards, or was copied.
+
+        Raises:
+            IntegrityError: it isn't what it was.
+            NoSpace, NotAllowed, P2PCacheError: the disk refused.
+        """
+        if not self._blobs.adopt(self._files[number], parent, name):
+            fill_from(self, self._blobs, number, parent, name)
 
     def copy_local(self) -> RunSet:
         """Prove what this disk has already: suspect bytes, and chunks that lie in other blobs.

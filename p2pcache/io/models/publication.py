@@ -34,6 +34,8 @@ class Publisher(NamedTuple):
         tagged = [r for r, digest in self.records.tags() if digest == model.digest]
         for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
             self.trees.publish(place, _files(model.layout))
+            name = ref._replace(namespace=place.namespace, name=place.name)
+            self.trees.list_files(name, model.digest, model.layout.manifest.files)
         # The tag is last: it never points at a tree that isn't durable. A tag that is right already
         # isn't written: publishing a complete model must work on a full disk, too.
         if generation is not None and not self._is_tagged(ref, model.digest, generation):

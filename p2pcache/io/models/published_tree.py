@@ -2,20 +2,25 @@
 
 A tree is built of hard links to blobs under `tmp/` and appears by one rename; a tag is a
 relative link swapped by rename. Paths come from untrusted manifests: every step goes by
-directory fd and never follows a link.
+directory fd and never follows a link. The hub view follows each change.
 """
 
+import contextlib
 import errno
 import logging
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from p2pcache.core.format.file_filter import is_name
+from p2pcache.core.format.manifest import File
+from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, is_digest
 from p2pcache.io.disk.cache_dir import Folders
 from p2pcache.io.disk.disk import Disk, names
+from p2pcache.io.hub_cache.view import HubView
 from p2pcache.io.models.tree_builder import MANY_LINKS, TreeBuilder
 
 _log = logging.getLogger(__name__)
@@ -46,6 +51,11 @@ class Trees:
     def __init__(self, disk: Disk, folders: Folders) -> None:
         self._disk = disk
         self._folders = folders
+        self._view = HubView(disk, folders)
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._view.close()
 
     def exists(self, tree: Tree) -> bool:
         """Whether the tree is there (then it's complete)."""
@@ -83,6 +93,7 @@ class Trees:
             self._disk.sync(self._folders.tmp)
         finally:
             os.close(parent)
+        self._show(tree.namespace, tree.name)
 
     def _intact(self, tree: Tree, files: list[tuple[str, str]]) -> bool:
         """Whether each name still is a link to its blob (root may have removed or replaced some)."""
@@ -115,6 +126,7 @@ class Trees:
             self._disk.sync(parent)
         finally:
             os.close(parent)
+        self._show(ref.namespace, ref.name)
 
     def link(self, ref: Ref) -> str | None:
         """The digest that `<tag>` points at; None if it isn't there."""
@@ -136,6 +148,7 @@ class Trees:
             self._disk.unlink(parent, ref.tag)
         finally:
             os.close(parent)
+        self._show(ref.namespace, ref.name)
         self._tidy(ref.namespace, ref.name)
 
     def remove(self, tree: Tree) -> None:
@@ -159,6 +172,7 @@ class Trees:
             self._disk.remove_tree(parent, tree.entry)
         finally:
             os.close(parent)
+        self._show(tree.namespace, tree.name)
         self._disk.remove_tree(self._folders.tmp, temporary)
         self._tidy(tree.namespace, tree.name)
 
@@ -189,6 +203,47 @@ class Trees:
             finally:
                 os.close(parent)
         return found
+
+    # -- the hub view ----------------------------------------------------------------------------
+
+    def spell(self, ref: Ref, spelling: str) -> None:
+        """Show a name in the hub view as it is written."""
+        with _view_errors(ref):
+            self._view.spell(ref, spelling)
+
+    def list_files(self, ref: Ref, digest: str, files: Iterable[File]) -> None:
+        """Tell clients of the hub view which files a model has."""
+        with _view_errors(ref):
+            self._view.list_files(ref, digest, files)
+
+    def restore_view(self) -> None:
+        """Make the hub view what trees and tags say."""
+        found = {Ref(space, name, "") for space, name, _ in self._walk()}
+        try:
+            self._view.keep_only(found)
+        except OSError as error:
+            _log.warning("can't tidy the hub view: %s", error.strerror)
+        for ref in found:
+            self._show(ref.namespace, ref.name)
+
+    def _show(self, namespace: str, name: str) -> None:
+        """Let the hub view follow a change. It is no reason to fail: a full disk must not stop a publication."""
+        ref = Ref(namespace, name, "")
+        with _view_errors(ref):
+            parent = self._open(namespace, name)
+            entries: dict[str, str] = {}
+            tags: dict[str, str] = {}
+            if parent is not None:
+                try:
+                    for entry in names(parent):
+                        tree = _parse(namespace, name, entry)
+                        if tree is None:
+                            tags[entry] = _link_target(parent, entry)[1:]
+                        elif not tree.selection:
+                            entries[tree.digest] = entry
+                finally:
+                    os.close(parent)
+            self._view.show(ref, entries, tags)
 
     def _walk(self) -> list[tuple[str, str, list[str]]]:
         found = []
@@ -240,9 +295,27 @@ class Trees:
             os.close(space)
 
 
+@contextlib.contextmanager
+def _view_errors(ref: Ref) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        _log.warning("the hub view of %s is out of date: %s", ref.full_name, error.strerror)
+
+
 def is_tree_name(entry: str) -> bool:
     """Whether a directory has the name of a published tree, whole or of some files."""
     return _parse("", "", entry) is not None
+
+
+def ref_of_tree(path: Path) -> Ref | None:
+    """The ref, with its digest, of which a directory is a published tree, whole or of some files; None: of none."""
+    namespace, name, entry = ("", "", "", *path.resolve().parts)[-3:]
+    found = _parse(namespace, name, entry)
+    try:
+        return Ref.parse(f"{namespace}/{name}@blake3:{found.digest}") if found else None
+    except UsageError:  # a directory of such a name elsewhere
+        return None
 
 
 def _parse(namespace: str, name: str, entry: str) -> Tree | None:

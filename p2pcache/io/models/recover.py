@@ -32,6 +32,7 @@ def recover(
     for digest in manifests.remote:
         _evicted(disk, folders, records, digest)
     _tags(records, trees, known, known | manifests.remote)
+    trees.restore_view()
 
 
 def _partials(disk: Disk, folders: Folders) -> None:

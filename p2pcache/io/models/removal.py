@@ -7,16 +7,20 @@ is opened.
 
 import logging
 import time
-from collections.abc import Collection, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping
 
 from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
+from p2pcache.ids import RunSet
 from p2pcache.io.blobs.blob_pool import BlobPool
+from p2pcache.io.blobs.chunk_writer import Writers
+from p2pcache.io.blobs.letting_go import believe_no_longer, free_holes, has_holes_to_free
 from p2pcache.io.disk.agent_db import Records
+from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.models.model_users import Users
+from p2pcache.io.models.model_users import ModelUsers, Users
 from p2pcache.io.models.published_tree import Trees
 
 _log = logging.getLogger(__name__)
@@ -32,6 +36,7 @@ class Removal:
         manifests: ManifestFolder,
         trees: Trees,
         spare: Spare,
+        writers: Writers,
         opened: MutableMapping[str, ModelStore],
     ) -> None:
         """Nothing is removed yet.
@@ -42,6 +47,7 @@ class Removal:
             manifests: its manifests.
             trees: its published trees.
             spare: disk space that is kept back for removals.
+            writers: of chunks, which must not lose what they write.
             opened: the open models by digest; removed ones are taken out.
         """
         self._blobs = blobs
@@ -49,9 +55,13 @@ class Removal:
         self._manifests = manifests
         self._trees = trees
         self._spare = spare
+        self._writers = writers
         self._opened = opened
         # Models that are evicted, but not so in the records or not in all their bytes; with their values.
         self._unfinished: dict[str, float] = {}
+        # Their bytes in each blob, of the ordered runs that are here, as of the last look.
+        self._ordered: dict[str, tuple[RunSet, Mapping[str, int]]] = {}
+        self._holed: dict[str, ModelStore] = {}  # parts of them went, and not all of their space
         self.keep_spare()
 
     def remove_model(self, digest: str) -> int:
@@ -101,6 +111,82 @@ class Removal:
         self._unfinished[digest] = value
         return self._finish(digest)
 
+    def let_go(self, model: ModelStore, runs: RunSet) -> int:
+        """Give back the disk space of some runs of a model; it isn't shown any more, and the rest is served.
+
+        Blobs that other models need stay whole.
+
+        Args:
+            model: whose.
+            runs: that go.
+
+        Returns:
+            Bytes of disk freed by now; where a peer is still being sent some of them, the rest follows.
+
+        Raises:
+            Conflict: it's in use, perhaps by a process that has a file of it open.
+            P2PCacheError: the disk refused; what wasn't let go is still here.
+        """
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self._blobs.root}"):
+            self._refuse_pinned(model.digest)
+            if model.arriving is not None:
+                raise Conflict(f"a loader has read model {model.digest[:12]} a moment ago")
+            shown = self.shows(model.digest)
+            self._unpublish(model.digest)
+            users = ModelUsers(self._blobs, self._records).of([model.digest])
+            # Only we see files that no tree shows.
+            if who := users.held.get(model.digest) or (users.unsure if shown else ""):
+                raise Conflict(f"model {model.digest[:12]} may be in use: {who}")
+            before = self._blobs.disk_sum(model.files)
+            own = set(self._records.own_blobs(model.digest))
+            for number, positions in model.blobs_with(runs & model.have_runs()).items():
+                blob = model.files[number]
+                if blob.id in own:
+                    believe_no_longer(self._blobs, blob, positions)
+            self._holed[model.digest] = model
+            self._free_holes()
+            return max(0, before - self._blobs.disk_sum(model.files))
+
+    def shows(self, digest: str) -> bool:
+        """Whether people see a model, or some of its files, in a tree."""
+        return bool(list(self._trees.trees(digest)))
+
+    def ordered_bytes(self, digest: str, ordered: RunSet) -> Mapping[str, int]:
+        """Bytes of each blob of a model that are here, and ordered to be; none of a model that isn't open.
+
+        Args:
+            digest: of the model.
+            ordered: runs of it.
+        """
+        model = self._opened.get(digest) if ordered else None
+        if model is None:
+            return {}
+        runs = ordered & model.have_runs()
+        known = self._ordered.get(digest)
+        if known is None or known[0] != runs:
+            found = {
+                model.files[number].id: sum(map(model.files[number].lengths.__getitem__, positions))
+                for number, positions in model.blobs_with(runs).items()
+            }
+            known = self._ordered[digest] = runs, found
+        return known[1]
+
+    def free_holes(self, model: ModelStore) -> None:
+        """Give back the disk space of all that isn't proved of a model: a crash may have left some of it."""
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self._blobs.root}"):
+            if not model.pins and any(has_holes_to_free(blob) for blob in model.files):
+                self._holed[model.digest] = model
+                self._free_holes()
+
+    def _free_holes(self) -> None:
+        for digest, model in list(self._holed.items()):
+            if model.pins:  # somebody fetches it again
+                continue
+            own = set(self._records.own_blobs(digest)) if not model.closed else set[str]()
+            blobs = [blob for blob in model.files if blob.id in own]
+            if all([free_holes(self._blobs, self._writers, blob) for blob in blobs]):  # noqa: C419  of each blob what can go now
+                del self._holed[digest]
+
     def _finish(self, digest: str) -> int:
         self._hide(digest)
         own = self._records.own_blobs(digest)
@@ -123,15 +209,18 @@ class Removal:
 
     def _hide(self, digest: str) -> None:
         """Take a model from people's sight, and close it."""
+        self._unpublish(digest)
+        model = self._opened.pop(digest, None)
+        if model is not None:
+            model.hide_arriving()
+            model.close()
+
+    def _unpublish(self, digest: str) -> None:
         for ref, tagged in self._records.tags():
             if tagged == digest:
                 self._trees.remove_link(ref)
         for tree in self._trees.trees(digest):
             self._trees.remove(tree)
-        model = self._opened.pop(digest, None)
-        if model is not None:
-            model.hide_arriving()
-            model.close()
 
     def prune(
         self,
@@ -177,6 +266,7 @@ class Removal:
                 self._finish(digest)
             except P2PCacheError as error:
                 _log.warning("the eviction of model %s isn't finished: %s", digest[:12], error)
+        self._free_holes()
 
     def _in_use(self, digest: str, in_use: Collection[str]) -> bool:
         model = self._opened.get(digest)

@@ -1,16 +1,19 @@
 """Which models of a cache would go to make room, after a look at who uses them. Nothing is removed here."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
-from p2pcache.core.pool.eviction import Plan, Victim, plan
+from p2pcache.core.pool.eviction import Candidate, Plan, Victim, plan
 from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE
 from p2pcache.core.units import counted, format_duration
 from p2pcache.ids import Ref
+from p2pcache.io.disk.claims import Claim
 from p2pcache.io.disk.disk import disk_bytes
 from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.model_users import Users
 from p2pcache.io.models.store import Store
+
+LEAST_SURPLUS = 1 << 20  # bytes beside ordered parts for which a published model isn't taken apart
 
 
 class Wanted(NamedTuple):
@@ -32,14 +35,48 @@ class Choice(NamedTuple):
     unsure: str  # why other processes may use what goes all the same, for people
 
 
-def claimed(store: Store, now: float) -> dict[str, str]:
-    """Why models are pinned or held, for people, by digest. A tag pins what it names here. `now`: unix seconds."""
+def claimed(store: Store, now: float, *, ordered: bool = True) -> dict[str, str]:
+    """Why models are pinned or held, for people, by digest. A tag pins what it names here.
+
+    Args:
+        store: of the cache.
+        now: unix seconds.
+        ordered: also those of which the cluster keeps something here.
+    """
     found: dict[str, list[str]] = {}
+    for claim, digest in _claims(store, now):
+        found.setdefault(digest, []).append(claim.reason)
+    for digest, reason in store.orders.reasons.items() if ordered else ():
+        found.setdefault(digest, []).append(reason)
+    return {digest: ", ".join(reasons) for digest, reasons in found.items()}
+
+
+def _staying(store: Store, models: Collection[Candidate], now: float) -> dict[str, str]:
+    """As `claimed`, without models that have so much beside what is ordered that making holes pays."""
+    found = claimed(store, now, ordered=False)
+    for model in models:
+        if model.digest in store.orders.reasons and sum(model.blobs.values()) < LEAST_SURPLUS:
+            found.setdefault(model.digest, store.orders.reasons[model.digest])
+    return found
+
+
+def standing(store: Store, digest: str, now: float) -> list[dict[str, object]]:
+    """Why a model is here, as one row in the form of docs/api.md; none: it isn't known. `now`: unix seconds."""
+    known = store.model_info(digest)
+    if known is None:
+        return []
+    kinds = {claim.kind for claim, held in _claims(store, now) if held == digest}
+    return [{
+        "kept": known.kept, "pinned": "pin" in kinds, "held": "hold" in kinds, "last_used": known.last_used,
+    }]  # fmt: skip
+
+
+def _claims(store: Store, now: float) -> Iterator[tuple[Claim, str]]:
+    """The pins and holds that last, with the digests of their models."""
     for claim in store.claims.all_claims():
         digest = claim.digest or store.named(Ref.parse(claim.ref))
         if digest and claim.lasts(now):
-            found.setdefault(digest, []).append(claim.reason)
-    return {digest: ", ".join(reasons) for digest, reasons in found.items()}
+            yield claim, digest
 
 
 def users_and_claims(store: Store, digests: Collection[str], now: float) -> Users:
@@ -58,8 +95,8 @@ def choose(store: Store, wanted: Wanted, now: float) -> Choice:
         wanted: how much, and what must stay besides.
         now: unix seconds.
     """
-    kept, seen, unsure = {**claimed(store, now), **wanted.kept}, set[str](), ""
     models = store.candidates(wanted.costs)
+    kept, seen, unsure = {**_staying(store, models, now), **wanted.kept}, set[str](), ""
     while True:
         may = [model._replace(kept=kept.get(model.digest, "")) for model in models]
         found = plan(may, wanted.needed_bytes, wanted.wanted_bytes)
@@ -74,8 +111,8 @@ def choose(store: Store, wanted: Wanted, now: float) -> Choice:
 
 def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:
     """One model goes, whatever it is worth, unless somebody uses or claims it. It blocks."""
-    wanted = wanted._replace(kept={**claimed(store, now), **wanted.kept})
     models = store.candidates(wanted.costs)
+    wanted = wanted._replace(kept={**_staying(store, models, now), **wanted.kept})
     users = store.users_of([digest])
     why = wanted.kept.get(digest) or (f"in use by {who}" if (who := users.held.get(digest)) else "")
     if why:
@@ -95,8 +132,9 @@ def state(store: Store, kept: Mapping[str, str], now: float) -> dict[str, object
         now: unix seconds.
     """
     usage, capacity = store.usage(), disk_bytes(store.root)
-    stays = {**claimed(store, now), **kept}
     models = store.candidates({})
+    stays = {**_staying(store, models, now), **kept}
+    kept_bytes = sum(model.ordered_bytes for model in models)
     held: dict[str, int] = {}
     for model in models:
         if model.digest in stays:
@@ -107,8 +145,32 @@ def state(store: Store, kept: Mapping[str, str], now: float) -> dict[str, object
         "capacity_bytes": capacity, "limit_bytes": store.limits.quota_bytes or capacity,
         "quota_bytes": store.limits.quota_bytes, "used_bytes": usage.filled_bytes,
         "free_bytes": usage.free_bytes, "held_bytes": held_bytes,
-        "evictable_bytes": sum(every.values()) - held_bytes, "models": len(models),
+        "kept_bytes": kept_bytes, "evictable_bytes": sum(every.values()) - held_bytes, "models": len(models),
     }  # fmt: skip
+
+
+def for_parts(store: Store, kept: Mapping[str, str], now: float) -> int:
+    """Bytes that parts which are ordered here may take, those that are here already included. It blocks.
+
+    The arguments are those of `state`. Without a quota nothing is evicted for them.
+    """
+    usage, limits = store.usage(), store.limits
+    for kept_model in store.orders.all_kept():  # only of open ones is known how much is here
+        store.get(kept_model.digest)
+    models = store.candidates({})
+    free = max(0, usage.free_bytes - usage.promised_bytes - store.min_free_bytes)
+    here = sum(model.ordered_bytes for model in models)
+    if not limits.quota_bytes:
+        return free + here
+    stays = {**_staying(store, models, now), **kept}
+    used = {blob: size for model in models for blob, size in model.blobs.items()}
+    held = {
+        blob: size for model in models if model.digest in stays for blob, size in model.blobs.items()
+    }  # fmt: skip
+    evictable = sum(used.values()) - sum(held.values())
+    return max(
+        0, min(int(limits.high * limits.quota_bytes) - sum(held.values()), free + evictable + here)
+    )
 
 
 def told(

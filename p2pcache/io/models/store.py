@@ -8,6 +8,7 @@ CACHE/partial/<hex>[.have]        partial blobs, and which of their chunks are p
 CACHE/blobs/<hex>                 whole blobs, read-only
 CACHE/models/<ns>/<name>/@<hex>/  trees of hard links; <tag> beside them is a link
 CACHE/models/.arriving/<hex>/     arriving directories of partial models; emptied at start
+CACHE/models/.hf/                 the hub view (io.hub_cache.view)
 CACHE/tmp/                        files before they appear and after they were removed; emptied at start
 """
 
@@ -41,6 +42,8 @@ from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
+from p2pcache.io.notes.kept_orders import FILE as KEPT
+from p2pcache.io.notes.kept_orders import KeptOrders
 
 _NOT_NOW = (NoSpace, Busy)  # a full disk, or somebody has the records locked
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
@@ -69,10 +72,11 @@ class Store:
         self._writers = Writers(self._blobs)
         self._models: dict[str, ModelStore] = {}
         self._publisher = Publisher(self._blobs, self._trees, self._records)
-        self._removal = Removal(
-            self._blobs, self._records, self._manifests, self._trees, self._spare, self._models
-        )
+        self.removal = Removal(
+            self._blobs, self._records, self._manifests, self._trees, self._spare, self._writers, self._models
+        )  # fmt: skip
         self._closed = False
+        self.orders = KeptOrders(root / KEPT)
         self.node_id = cache_dir.node_id(disk, folders.root)
 
     @classmethod
@@ -96,18 +100,15 @@ class Store:
         with disk_errors(f"cache dir {root}", path):
             root.mkdir(parents=True, exist_ok=True)
             cache_dir.check_ours(root)
-            lock_fd = cache_dir.take_lock(root)
-            try:
+            with contextlib.ExitStack() as undo:
+                lock_fd = cache_dir.take_lock(root)
+                undo.callback(os.close, lock_fd)
                 folders = cache_dir.open_folders(disk, root)
-                try:
-                    cache_dir.check_links(disk, folders, root)
-                    return cls(root, folders, disk, lock_fd, min_free_bytes)
-                except BaseException:
-                    cache_dir.close_all(folders)
-                    raise
-            except BaseException:
-                os.close(lock_fd)
-                raise
+                undo.callback(cache_dir.close_all, folders)
+                cache_dir.check_links(disk, folders, root)
+                store = cls(root, folders, disk, lock_fd, min_free_bytes)
+                undo.pop_all()
+                return store
 
     def close(self) -> None:
         """Make all progress durable and release the lock; again is no error."""
@@ -124,15 +125,14 @@ class Store:
                 self._models.clear()
                 self._blobs.files.clear()
                 self._records.close()
+                self._trees.close()
                 self._spare.keep()
                 cache_dir.close_all(self._folders)
                 os.close(self._lock_fd)
 
     # -- models ----------------------------------------------------------------------------------
 
-    def add_model(
-        self, layout: Layout, manifest_bytes: bytes, *, reserve: bool = True
-    ) -> ModelStore:
+    def add_model(self, layout: Layout, manifest_bytes: bytes, *, reserve: bool = True) -> ModelStore:  # fmt: skip
         """Make a model known and open it; again is no error.
 
         Args:
@@ -206,16 +206,15 @@ class Store:
         blobs = dict(self._records.blobs_of(digest))
         return self._info(row, blobs, names_of(digest, tags), names_of(digest, self._asked(tags)))
 
-    def _info(
-        self, row: ModelRow, blobs: dict[str, int], tags: list[Ref], asked: list[Ref]
-    ) -> ModelInfo:
+    def _info(self, row: ModelRow, blobs: dict[str, int], tags: list[Ref],
+              asked: list[Ref]) -> ModelInfo:  # fmt: skip
         remote = row.digest in self._manifests.remote
         total = row.size_bytes if remote else sum(blobs.values())
         opened = self._models.get(row.digest)
         whole = opened is not None and opened.complete
         done = 0 if remote else total if whole else self._blobs.done_bytes(blobs)
         return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
-                         tags, asked, row.last_used, row.uses, remote)  # fmt: skip
+                         tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
@@ -261,7 +260,7 @@ class Store:
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if a removal on a full disk took it."""
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            self._removal.keep_spare()
+            self.removal.keep_spare()
 
     # -- tags and trees --------------------------------------------------------------------------
 
@@ -287,6 +286,11 @@ class Store:
         tree = Tree(ref.namespace, ref.name, digest)
         with cache_errors(self._blobs, f"models in {self.root}"):
             return tree.path if self._trees.exists(tree) else None
+
+    def spell(self, ref: Ref, spelling: str) -> None:
+        """See `HubView.spell`."""
+        with self._blobs.maintenance:
+            self._trees.spell(ref, spelling)
 
     def set_tag(self, ref: Ref, digest: str, generation: int) -> None:
         """Point a tag at a model of this cache."""
@@ -342,7 +346,7 @@ class Store:
         if ref.digest is not None:
             return ref.digest
         tag = self._records.tag(ref.tag_key)
-        return tag[0] if tag is not None else self._asked(()).get(ref)
+        return tag[0] if tag is not None else self._asked(()).get(ref) or self.orders.named(ref)
 
     def generation_seen(self, ref: Ref) -> int:
         """The generation last set for a tag, also after the tag was removed; 0 if none."""
@@ -362,39 +366,35 @@ class Store:
     def remove_model(self, digest: str) -> int:
         """See `Removal.remove_model`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            return self._removal.remove_model(digest)
+            return self.removal.remove_model(digest)
 
     def evict_model(self, digest: str, value: float = 0.0) -> int:
-        """See `Removal.evict_model`; a model without a name is removed."""
+        """See `Removal.evict_model`; a model without a name is removed, and what is ordered here stays."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
+            if (ordered := self.orders.runs(digest)) and (model := self.get(digest)):
+                return self.removal.let_go(model, model.have_runs() & ~ordered)
             if not self.names_of(digest):
-                return self._removal.remove_model(digest)
-            return self._removal.evict_model(digest, value)
+                return self.removal.remove_model(digest)
+            return self.removal.evict_model(digest, value)
 
     def candidates(self, costs: Mapping[str, float]) -> list[Candidate]:
         """The models with bytes here, as the decider of evictions wants them.
 
         `costs`: of a byte of a model that is fetched again, by digest; others cost what storage does.
         """
-        blobs = self._records.all_blobs()
-        return [
-            Candidate(
-                row.digest, self._blobs.disk_bytes(blobs.get(row.digest, {})), row.as_uses,
-                costs.get(row.digest, COST_STORAGE),
-            )
-            for row in self._records.model_rows() if row.digest in self._manifests.local
-        ]  # fmt: skip
+        blobs, found = self._records.all_blobs(), []
+        for row in self._records.model_rows():
+            if row.digest in self._manifests.local:
+                here = self._blobs.disk_bytes(blobs.get(row.digest, {}))
+                cost = costs.get(row.digest, COST_STORAGE)
+                ordered = self.removal.ordered_bytes(row.digest, self.orders.runs(row.digest))
+                found.append(Candidate(row.digest, here, row.as_uses, cost).but(ordered))
+        return found
 
-    def prune(
-        self,
-        *,
-        dry_run: bool = False,
-        all_unused: bool = False,
-        in_use: Collection[str] = (),
-        users: Users = NOBODY,
-    ) -> Pruned:
+    def prune(self, *, dry_run: bool = False, all_unused: bool = False,
+              in_use: Collection[str] = (), users: Users = NOBODY) -> Pruned:  # fmt: skip
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
-            return self._removal.prune(
+            return self.removal.prune(
                 self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
             )

@@ -182,6 +182,8 @@ class OriginSettings:
     parts: int = 8  # uploaded at once: storage limits each connection
     s3_addressing: str = "auto"  # auto: path for own endpoints, virtual hosts for AWS
     s3_unsigned: bool = False  # public buckets, without any credentials
+    s3_profile: str = ""  # in the files of AWS; "": as the environment says
+    s3_endpoint: str = ""  # URL of the server; "": as the environment says
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None) -> Self:

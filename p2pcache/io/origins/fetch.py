@@ -11,7 +11,6 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import IntegrityError, NotFound, P2PCacheError
 from p2pcache.ids import RunIndex
 from p2pcache.io.origins.base import Body
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.retry import Abandoned, never
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,15 @@ class Target(Protocol):
         """A stream for one chunk; None when it is proved already."""
 
 
+class BlobReader(Protocol):
+    """Where the bytes come from (`p2pcache.io.origins.repo.OriginRepo`)."""
+
+    def open_blob(
+        self, blob: str, start: int, length: int, cancelled: Callable[[], bool], /
+    ) -> Body:
+        """Read a range of a blob; retries until it is complete, final or cancelled."""
+
+
 class Limiter(Protocol):
     """A cap on bandwidth."""
 
@@ -67,7 +75,7 @@ class _StoreFailed(Exception):
 class _Read:
     """Arguments of one `fetch_runs`."""
 
-    repo: OriginRepo
+    repo: BlobReader
     layout: Layout
     store: Target
     on_bytes: Callable[[int], None]
@@ -86,7 +94,7 @@ def _ignore(_why: object) -> None:
 
 
 def fetch_run(
-    repo: OriginRepo,
+    repo: BlobReader,
     layout: Layout,
     store: Target,
     run: RunIndex,
@@ -109,7 +117,7 @@ def fetch_run(
 
 
 def fetch_runs(
-    repo: OriginRepo,
+    repo: BlobReader,
     layout: Layout,
     store: Target,
     runs: Sequence[RunIndex],

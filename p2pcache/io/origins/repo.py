@@ -4,15 +4,23 @@
     p2pcache/v1/names/<namespace>/<name>         how the name is written, if it has capitals
     p2pcache/v1/manifests/<hex>                  canonical manifest bytes
     p2pcache/v1/blobs/<hex>                      a file's bytes
+    p2pcache/v1/sources/<hex>                    where a manifest's blobs lie, if they were imported in place
     p2pcache/v1/trackers/<name>                  which tracker is active (io/tenures)
 
-A push writes blobs, then the manifest, then the tag: a reader that sees a tag can read all of it.
+A push writes blobs (or the record of their sources), then the manifest, then the tag: a reader that sees a tag can
+read all of it.
 """
 
 from collections.abc import Callable, Iterator
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of, encode
+from p2pcache.core.format.source_record import (
+    MAX_RECORD_BYTES,
+    SourceRecord,
+    decode_record,
+    encode_record,
+)
 from p2pcache.core.format.tag_record import MAX_TAG_BYTES, NO_TAG, TagRecord, decode_tag, encode_tag
 from p2pcache.errors import (
     Conflict,
@@ -253,6 +261,47 @@ class OriginRepo:
         """Read a range of a blob; retries until it is complete, final or cancelled."""
         return self.origin.open(blob_key(blob), start, length, cancelled)
 
+    # -- sources --------------------------------------------------------------------------------
+
+    def sources_of(self, digest: str) -> SourceRecord | None:
+        """Where a model's blobs lie; None: there is no record, or none that can be read.
+
+        Raises:
+            P2PCacheError: the origin can't be read.
+        """
+        return self._sources(digest)[0]
+
+    def put_sources(self, digest: str, record: SourceRecord) -> None:
+        """Note where a model's blobs lie; places elsewhere that are noted already stay behind these.
+
+        Raises:
+            Conflict: it changes faster than we can write it.
+        """
+        for _ in range(_PUT_TAG_TRIES):
+            known, version = self._sources(digest)
+            data = encode_record(record if known is None else record.with_places_of(known))
+            expect = ABSENT if version is None else version
+            try:
+                self.origin.put(
+                    source_key(digest), data, expect=expect if self.origin.conditional_put else None
+                )
+            except Conflict:
+                continue
+            return
+        raise Conflict("the record of this model's sources changes faster than we can write it")
+
+    def _sources(self, digest: str) -> tuple[SourceRecord | None, str | None]:
+        try:
+            data, version = self.origin.get(source_key(digest), limit=MAX_RECORD_BYTES)
+        except NoContainer:
+            raise
+        except NotFound:
+            return None, None
+        try:
+            return decode_record(data), version
+        except IntegrityError:
+            return None, version
+
     # -- push -----------------------------------------------------------------------------------
 
     def push(
@@ -264,6 +313,7 @@ class OriginRepo:
         spelling: str = "",
         force: bool = False,
         repair: bool = False,
+        record: SourceRecord | None = None,
         on_bytes: Callable[[int], None] | None = None,
         write_tag: WriteTag | None = None,
     ) -> PushResult:
@@ -277,6 +327,7 @@ class OriginRepo:
             spelling: how the name is to be written, from `ids.spelled`; "": in lower case.
             force: take the tag even if another push moves it meanwhile, and change how the name is written.
             repair: upload also blobs that are stored with the right size: their bytes were wrong.
+            record: where the blobs lie; then it is written, and no blob is uploaded.
             on_bytes: called with the bytes that the origin has in addition (blobs that it had count at
                 once); one call at a time, from several threads.
             write_tag: writes the tag if the storage can't put conditionally (the tracker does).
@@ -290,7 +341,11 @@ class OriginRepo:
             self._need_conditional_put()  # before the upload, which may take hours
         claim_spelling(self.origin, ROOT, ref, spelling or ref.full_name, force=force)
         seen = None if force else self._tag(ref)[0].generation
-        missing = upload_blobs(self, layout, open_blob, progress=on_bytes, repair=repair)
+        if record is not None:
+            self.put_sources(layout.digest, record)
+            missing = []
+        else:
+            missing = upload_blobs(self, layout, open_blob, progress=on_bytes, repair=repair)
         self.put_manifest(layout.digest, encode(layout.manifest), repair=repair)
         if write_tag is not None and not self.origin.conditional_put:
             tag = write_tag(ref, layout.digest, seen)
@@ -313,6 +368,11 @@ def manifest_key(digest: str) -> str:
 def blob_key(blob: str) -> str:
     """Key of a blob."""
     return f"{ROOT}/blobs/{_hex(blob)}"
+
+
+def source_key(digest: str) -> str:
+    """Key of the record that says where a model's blobs lie."""
+    return f"{ROOT}/sources/{_hex(digest)}"
 
 
 def _hex(digest: str) -> str:

@@ -7,6 +7,7 @@ sense (`retryable`).
 import random
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from p2pcache.core import backoff
@@ -181,7 +182,7 @@ class Retrying(Origin):
         Nothing is sent before the first `readinto`, which therefore raises what `open` would.
         """
         attempts = Attempts(self._policy, cancelled, key)
-        return _ResumingBody(self.inner, key, start, length, attempts)
+        return ResumingBody(partial(self.inner.open, key), start, length, attempts)
 
     def put(self, key: str, data: bytes, *, expect: Expect = None) -> str:
         """As `Origin.put`.
@@ -252,22 +253,25 @@ class Retrying(Origin):
         return version if found == data else None
 
 
-class _ResumingBody(Body):
+class ResumingBody(Body):
+    """A body that is asked for again from where it broke. Nothing is sent before the first `readinto`."""
+
     def __init__(
-        self, origin: Origin, key: str, start: int, length: int, attempts: Attempts
+        self, open_range: Callable[[int, int], Body], start: int, length: int, attempts: Attempts
     ) -> None:
-        self._origin = origin
-        self._key = key
+        """`open_range`: from an offset and a length to a body; one try."""
+        self._open_range = open_range
         self._next = start
         self._end = start + length
         self._attempts = attempts
         self._body: Body | None = None
 
     def readinto(self, buffer: memoryview) -> int:
+        """As `Body.readinto`."""
         while self._next < self._end:
             try:
                 if self._body is None:
-                    self._body = self._origin.open(self._key, self._next, self._end - self._next)
+                    self._body = self._open_range(self._next, self._end - self._next)
                 count = self._body.readinto(buffer)
             except P2PCacheError as error:
                 self.close()
@@ -279,6 +283,7 @@ class _ResumingBody(Body):
         return 0
 
     def close(self) -> None:
+        """As `Body.close`."""
         if self._body is not None:
             self._body.close()
             self._body = None

@@ -123,7 +123,7 @@ class Fetching:
 
     # -- files ---------------------------------------------------------------------------------------
 
-    def files(self, torrent: Metainfo, folder: Path) -> Iterator[Arrived]:
+    def steps_of(self, torrent: Metainfo, folder: Path) -> Iterator[Arrived]:
         """Download all files below `folder`/files.
 
         Raises:

@@ -13,7 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from p2pcache.errors import UsageError
-from p2pcache.loader.integrations.weights import EngineSettings, find_weights, stream_weights
+from p2pcache.loader.integrations.gather import Groups
+from p2pcache.loader.integrations.weights import (
+    HOST,
+    EngineSettings,
+    find_weights,
+    place_for,
+    stream_weights,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +48,13 @@ def register() -> None:
 
 
 def from_environment(environ: Mapping[str, str]) -> EngineSettings:
-    """The settings in P2PCACHE_SGLANG_REF, _MEMORY_LIMIT and _TIMEOUT_S. P2PCACHE_AGENT has the agent.
+    """The settings in P2PCACHE_SGLANG_REF, _MEMORY_LIMIT, _TIMEOUT_S and _DEVICE. P2PCACHE_AGENT has the agent.
 
     Raises:
         UsageError: a value is wrong.
     """
     given: dict[str, Any] = {}
-    for key in ("ref", "memory_limit", "timeout_s"):
+    for key in ("ref", "memory_limit", "timeout_s", "device"):
         value = environ.get(f"{SWITCH}_{key.upper()}", "")
         if value:
             given[key] = value
@@ -79,13 +86,16 @@ def around(
         UsageError: the weights can't be streamed.
         P2PCacheError: as `iter_tensors`.
     """
-    where = find_weights(source.model_or_path, settings)
-    if not isinstance(where, str):
+    where, place = find_weights(source.model_or_path, settings), HOST
+    reason = _unsupported(loader, source)
+    if where is not None and not reason:
+        place = place_for(where, settings, _tensor_parallel)
+    if where is None or (not isinstance(where, str) and place == HOST):
         if where is not None:
             log.info("%s is complete: SGLang reads it itself", where)
             source = dataclasses.replace(source, model_or_path=str(where))
         return original(loader, source, **others)
-    if reason := _unsupported(loader, source):
+    if reason:
         raise UsageError(
             f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
         )
@@ -94,12 +104,19 @@ def around(
     draft = loader.load_config.draft_model_idx
     if draft is not None:
         found: Iterable[tuple[str, Any]] = loader._filter_mtp_weights(  # noqa: SLF001
-            stream_weights(where, settings), source.prefix, draft
+            stream_weights(where, settings, place=place), source.prefix, draft
         )
         return found
     if loader.counter_before_loading_weights == 0.0:
         loader.counter_before_loading_weights = time.perf_counter()
-    return stream_weights(where, settings, prefix=source.prefix)
+    return stream_weights(where, settings, prefix=source.prefix, place=place)
+
+
+def _tensor_parallel() -> Groups:
+    from sglang.srt.distributed import get_tp_group
+
+    group = get_tp_group()
+    return Groups(group.device_group, group.cpu_group)
 
 
 def _unsupported(loader: Any, source: Any) -> str:

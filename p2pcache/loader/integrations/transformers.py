@@ -10,6 +10,7 @@ from p2pcache.errors import UsageError
 from p2pcache.loader.api import PathLike, safe_open
 from p2pcache.loader.format.dtypes import import_torch, torch_dtype
 from p2pcache.loader.integrations.weights import WEIGHTS
+from p2pcache.loader.memory.backend import cuda_device
 from p2pcache.loader.open_model import Index, OpenModel, TensorSlice
 from p2pcache.loader.resolve import existing_path, pull_pinned
 from p2pcache.loader.session import Memory
@@ -62,7 +63,8 @@ def from_pretrained(
 ) -> Any:
     """Make a transformers model, while its weights still arrive if need be.
 
-    A model that is complete here is given to transformers' own `from_pretrained`, which maps its files.
+    A model that is complete here is given to transformers' own `from_pretrained`, which maps its files. Those of
+    an arriving one go through pinned memory where `device_map` is one GPU.
 
     Args:
         ref_or_dir: a directory, or a ref.
@@ -91,11 +93,31 @@ def from_pretrained(
     if folder is None:
         folder, pinned = pull_pinned(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
-    with safe_open(weights, agent=agent, timeout_s=timeout_s, memory=memory) as found:
+    device = _one_gpu(kwargs.get("device_map"))
+    with safe_open(
+        weights, device=device or "cpu", agent=agent, timeout_s=timeout_s, memory=memory
+    ) as found:
         whole = found.directory
         if memory == "auto" and whole is not None and _can_take(whole):
             return _its_own_way(auto_class, whole, config, kwargs)
         return _tensor_by_tensor(auto_class, found, folder, config, kwargs)
+
+
+def _one_gpu(device_map: Any) -> str | None:
+    """The one GPU that a `device_map` names; None: several devices, a word such as "auto", no GPU that is here."""
+    if isinstance(device_map, Mapping):
+        if set(device_map) != {""}:
+            return None
+        device_map = device_map[""]
+    if device_map is None or isinstance(device_map, bool):
+        return None
+    word = f"cuda:{device_map}" if isinstance(device_map, int) else str(device_map)
+    if not word.startswith("cuda"):
+        return None
+    try:
+        return str(cuda_device(word))
+    except UsageError:  # transformers says it better
+        return None
 
 
 def _can_take(folder: Path) -> bool:

@@ -18,10 +18,14 @@ from typing import Any
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.api import safe_open
+from p2pcache.loader.integrations.adapters import register_resolver
+from p2pcache.loader.integrations.gather import Groups
 from p2pcache.loader.integrations.weights import (
+    HOST,
     EngineSettings,
     borrow_handlers,
     find_weights,
+    place_for,
     stream_weights,
 )
 
@@ -32,6 +36,7 @@ _EXTRA = "--model-loader-extra-config"
 # Of DefaultModelLoader's extra config, valid here, too.
 _VLLM_KEYS = ("enable_weights_track", "enable_multithread_load", "num_threads")
 _FORMAT = "load_format"  # with which vLLM reads a complete model: "auto", "fastsafetensors", ...
+_OURS = ("auto", "safetensors")  # of vLLM's formats, those that read what we read
 _INDEX = "model.safetensors.index.json"
 
 
@@ -48,6 +53,12 @@ def register() -> None:
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         log.warning("no load format %r: this vLLM can't take it (%s)", LOAD_FORMAT, error)
         return
+    try:
+        register_resolver()
+    except (ImportError, AttributeError, TypeError) as error:
+        log.warning(
+            "no adapters by p2pcache: this vLLM has no resolvers as we know them (%s)", error
+        )
     borrow_handlers("vllm")
 
 
@@ -125,21 +136,26 @@ def full_loader(base: type[Any]) -> type[Any]:
                 super().download_model(model_config)
 
         def _get_weights_iterator(self, source: Any) -> Iterable[tuple[str, Any]]:
-            where = find_weights(source.model_or_path, self._p2pcache)
-            if not isinstance(where, str):
+            where, place = find_weights(source.model_or_path, self._p2pcache), HOST
+            reason = _unsupported(source, self.load_config)
+            if where is not None and not reason and self.load_config.load_format in _OURS:
+                # Each worker has experts of its own, which no other should get.
+                groups = None if getattr(self, "local_expert_ids", None) else _tensor_parallel
+                place = place_for(where, self._p2pcache, groups)
+            if where is None or (not isinstance(where, str) and place == HOST):
                 if where is not None:
                     log.info("%s is complete: vLLM reads it itself", where)
                     source = dataclasses.replace(source, model_or_path=str(where))
                 found: Iterable[tuple[str, Any]] = super()._get_weights_iterator(source)
                 return found
-            if reason := _unsupported(source, self.load_config):
+            if reason:
                 raise UsageError(
                     f"{where}: can't be streamed ({reason}); pull the whole model and serve its directory"
                 )
             if self.counter_before_loading_weights == 0.0:
                 self.counter_before_loading_weights = time.perf_counter()
             return stream_weights(
-                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix
+                where, self._p2pcache, skip=_skip(self, source), prefix=source.prefix, place=place
             )
 
     return P2PCacheModelLoader
@@ -202,6 +218,13 @@ def untie_embeddings(model_config: Any, ref: str | Path, settings: EngineSetting
     config.tie_word_embeddings = False
     config.get_text_config().tie_word_embeddings = False
     model_config.word_embeddings_untied_by_checkpoint = True
+
+
+def _tensor_parallel() -> Groups:
+    from vllm.distributed.parallel_state import get_tp_group
+
+    group = get_tp_group()
+    return Groups(group.device_group, group.cpu_group)
 
 
 def _unsupported(source: Any, load_config: Any) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from p2pcache.errors import InvalidHeader, NotFound, UsageError
+from p2pcache.loader.collector import no_collections
 from p2pcache.loader.format.header import LENGTH_BYTES, Header, TensorInfo, header_bytes, parse
 from p2pcache.loader.format.index import (
     find_index,
@@ -116,14 +117,16 @@ def open_catalog(source: Source, deadline: Deadline, part: Part = WHOLE) -> Cata
         Range(base + path, LENGTH_BYTES, LENGTH_BYTES + length)
         for path, length in zip(paths, lengths, strict=True)
     ]
-    headers: dict[str, Header] = {
-        path: parse(data, files[path], base + path)
-        for path, data in zip(paths, fetch(source, bodies, deadline), strict=True)
-    }
+    parts = fetch(source, bodies, deadline)
     metadata: dict[str, str] = {}
-    for header in headers.values():
-        metadata = header.metadata | metadata
-    return Catalog(merge(headers, weight_map, source.name), metadata, every)
+    with no_collections():
+        headers: dict[str, Header] = {
+            path: parse(data, files[path], base + path)
+            for path, data in zip(paths, parts, strict=True)
+        }
+        for header in headers.values():
+            metadata = header.metadata | metadata
+        return Catalog(merge(headers, weight_map, source.name), metadata, every)
 
 
 def _length_ranges(base: str, paths: Sequence[str], files: Mapping[str, int]) -> list[Range]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.loader.collector import no_collections
 from p2pcache.loader.memory.backend import Backend
 from p2pcache.loader.memory.ring import Ring
 from p2pcache.loader.plan.batches import READ_BYTES, Batch, Read
@@ -205,7 +206,8 @@ class Pipeline:
         self.waits.memory_s += time.monotonic() - began
         if target is None:
             return False
-        reads = list(batch.reads(self._read_bytes, rows=bool(target.places)))
+        with no_collections():
+            reads = list(batch.reads(self._read_bytes, rows=bool(target.places)))
         in_flight = _BatchInFlight(batch, target, len(reads))
         if not reads:  # all its tensors are empty
             self._done.put(in_flight)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from p2pcache.loader.collector import no_collections
 from p2pcache.loader.format.dtypes import Framework
 from p2pcache.loader.memory.arena import Block
 from p2pcache.loader.memory.backend import Backend
@@ -66,10 +67,11 @@ class HostSink:
         block = self._pool.alloc(batch.nbytes, stop)
         if block is None:
             return None
-        views = [
-            block.view[offset : offset + item.nbytes]
-            for item, offset in zip(batch.items, batch.offsets, strict=True)
-        ]
+        with no_collections():
+            views = [
+                block.view[offset : offset + item.nbytes]
+                for item, offset in zip(batch.items, batch.offsets, strict=True)
+            ]
         return Target(views=views, block=block)
 
     def make_tensors(self, batch: Batch, target: Target) -> list[tuple[str, Any]]:
@@ -77,10 +79,14 @@ class HostSink:
         block, target.block = target.block, None
         assert block is not None
         target.views.clear()
-        made = [
-            (w.info.name, wrap(block.owner, o, w.nbytes, w.info.dtype, w.shape, self._framework))
-            for w, o in zip(batch.items, batch.offsets, strict=True)
-        ]
+        with no_collections():
+            made = [
+                (
+                    w.info.name,
+                    wrap(block.owner, o, w.nbytes, w.info.dtype, w.shape, self._framework),
+                )
+                for w, o in zip(batch.items, batch.offsets, strict=True)
+            ]
         if self._owned:
             self._pool.hand_over(block)
         else:

@@ -35,6 +35,11 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("POST", "/v1/demand"): ("/v1/demand", {"json": {"load": "0" * 32, "runs": []}}),
     ("GET", "/v1/models"): ("/v1/models", {}),
     ("GET", "/v1/model"): ("/v1/model?ref=team/m:v1", {}),
+    ("GET", "/v1/signatures"): ("/v1/signatures?ref=team/m:v1", {}),
+    ("POST", "/v1/signatures"): (
+        "/v1/signatures",
+        {"json": {"ref": "team/m:v1", "digest": HEX, "signature": "nonsense"}},
+    ),
     ("GET", "/v1/locate"): ("/v1/locate?ref=team/m:v1", {}),
     ("GET", "/v1/explain"): ("/v1/explain?ref=team/m:v1", {}),
     ("GET", "/v1/pulls"): ("/v1/pulls", {}),
@@ -42,6 +47,10 @@ CALLS: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("GET", "/v1/history"): ("/v1/history", {}),
     ("POST", "/v1/manifests"): ("/v1/manifests", {"data": b"nonsense"}),
     ("PUT", "/v1/blobs/{manifest}/{blob}"): (f"/v1/blobs/{HEX}/{HEX}", {"data": b"x"}),
+    ("POST", "/v1/import"): (
+        "/v1/import",
+        {"json": {"ref": "team/m:v2", "url": "file:///nowhere"}},
+    ),
     ("POST", "/v1/push"): ("/v1/push", {"json": {"ref": "team/m:v2", "digest": HEX}}),
     ("DELETE", "/v1/model"): ("/v1/model?ref=team/absent:v1", {}),
     ("POST", "/v1/verify"): ("/v1/verify", {"json": {"ref": "team/absent:v1"}}),

@@ -16,6 +16,9 @@ from botocore.session import Session
 from p2pcache.agent.app import AgentApp
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.models.store import Store
+from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 
@@ -206,3 +209,43 @@ async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="s3_listen"):
         async with agent(tmp_path, s3_listen="0.0.0.0:0"):
             pass
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[str]:
+    """One entry for each call of a method from now on."""
+    original, calls = getattr(kind, name), list[str]()
+
+    def call(*words: Any, **more: Any) -> Any:
+        calls.append(name)
+        return original(*words, **more)
+
+    monkeypatch.setattr(kind, name, call)
+    return calls
+
+
+async def test_many_ranges_ask_storage_for_the_tag_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    push(
+        tmp_path / "origin",
+        make_model(tmp_path / "m", {"w.bin": bytes(range(200))}),
+        "acme/tiny:v1",
+    )
+    asked = counted(monkeypatch, OriginRepo, "get_tag")
+    published = counted(monkeypatch, Store, "publish")
+    how = {"origin": (tmp_path / "origin").as_uri(), "s3_listen": "127.0.0.1:0"}
+    async with agent(tmp_path, **how) as app:
+        url = f"http://{app.listeners.door_addresses['s3_listen']}/acme/tiny/v1/w.bin"
+        async with aiohttp.ClientSession() as session:
+            for byte in range(20):
+                async with session.get(url, headers={"Range": f"bytes={byte}-{byte}"}) as answer:
+                    assert await answer.read() == bytes([byte])
+            assert len(asked) <= 2
+            assert len(published) <= 2
+            (model,) = app.store.models()
+            assert app.store.published_path(Ref.parse("acme/tiny:v1"), model.digest)
+            await app.downloads.evict(model.digest, 0.0)
+            async with session.get(url) as answer:  # at once: it comes back, and is shown again
+                assert await answer.read() == bytes(range(200))
+            while not app.store.published_path(Ref.parse("acme/tiny:v1"), model.digest):
+                await asyncio.sleep(0.01)  # the client has its last byte a little sooner

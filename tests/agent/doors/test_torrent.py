@@ -59,7 +59,7 @@ async def torrent_of(session: aiohttp.ClientSession, path: str) -> bytes:
 
 def fetched(torrent: Metainfo, folder: Path) -> dict[str, bytes]:
     with Fetching(Ways(local=True)) as fetching:
-        for _ in fetching.files(torrent, folder):
+        for _ in fetching.steps_of(torrent, folder):
             pass
     return {
         file.path: (folder / FILES / torrent.name / file.path).read_bytes()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from p2pcache.agent import app as agent_app
 from p2pcache.agent.downloads.give_up import HOPELESS_S, REFUSED_S, hopeless
 from p2pcache.agent.jobs import pulls
+from p2pcache.agent.node import origin_opener
 from p2pcache.errors import NotAllowed, OriginUnavailable, Unreachable
 from tests.agent.kit import agent, client, events, make_model, pull, push
 from tests.agent.s3_kit import Storage, s3
@@ -137,7 +137,7 @@ async def test_peers_bring_runs_that_storage_refuses_to_one_node(
 async def test_unprivileged_callers_get_no_words_of_storage(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_app, "PROVE_S", 0.01)
+    monkeypatch.setattr(origin_opener, "PROVE_S", 0.01)
     storage.fault = lambda _: (403, "OddCode")
     async with tracker("s3://models") as one:
         await one.catalog.probe()
@@ -167,7 +167,7 @@ async def test_unprivileged_callers_get_no_words_of_storage(
 async def test_the_end_of_a_refusal_is_noticed_without_a_pull(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_app, "ASK_AGAIN_S", 0.01)
+    monkeypatch.setattr(origin_opener, "ASK_AGAIN_S", 0.01)
     storage.fault = lambda key: (403, "AccessDenied") if "/blobs/" in key else None
     async with agent(tmp_path, origin="s3://models") as app:
         assert (await pull(app, "team/m:v1"))["code"] == 4

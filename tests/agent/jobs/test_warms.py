@@ -219,7 +219,7 @@ async def test_a_resumed_warm_waits_for_storage(
         app.warms.resume()
         await asyncio.sleep(0.1)
         assert len(PendingWarms(tmp_path / "a" / warms.FILE).refs()) == 2
-        await app._use_origin((tmp_path / "origin").as_uri())
+        await app._opener.use((tmp_path / "origin").as_uri())
         await until(lambda: not PendingWarms(tmp_path / "a" / warms.FILE).refs())
         assert await refs(app) == [REF]
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from huggingface_hub import scan_cache_dir, snapshot_download
 
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import NotFound, OriginUnavailable, UsageError
@@ -58,6 +59,50 @@ def test_pull_to_copies_or_links_the_files(run: Run, model: Path, tmp_path: Path
     linked = run("pull", "team/m:v1", "--to", tmp_path / "links", "--link", "symlink")
     assert "warning: --link symlink" in linked.stderr
     assert (tmp_path / "links/weights.bin").is_symlink()
+
+
+def test_pull_into_a_hub_cache_is_found_by_its_clients(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    hub = tmp_path / "hub"
+    words = ("pull", "Team/M:v1", "--layout", "hf-cache", "--to", hub)
+    first = run(*words)
+    assert first.exit_code == 0, first.exception
+    again = run(*words)
+    assert again.stdout == first.stdout
+    snapshot = Path(first.stdout.strip())
+    assert snapshot.parent == hub / "models--Team--M/snapshots"
+    found = snapshot_download("Team/M", revision="v1", cache_dir=hub, local_files_only=True)
+    assert found == str(snapshot)
+    assert same(model, snapshot)
+    assert not list(hub.glob("models--Team--M/refs/main"))
+    (model / "weights.bin").write_bytes(os.urandom(1000))
+    run("push", model, "team/m:latest")
+    run("pull", "Team/M", "--layout", "hf-cache", "--to", hub, "--link", "symlink")
+    found = snapshot_download("Team/M", cache_dir=hub, local_files_only=True)
+    assert found != str(snapshot)
+    assert same(model, Path(found))
+    assert same(model, Path(run("pull", "team/m").stdout.strip()))
+    (report,) = scan_cache_dir(hub).repos
+    assert {name for one in report.revisions for name in one.refs} == {"v1", "main", "latest"}
+
+
+@pytest.mark.parametrize(
+    "words", [("--layout", "hf-cache"), ("--layout", "hf-cache", "--to", "x", "--include", "*")]
+)
+def test_a_layout_wants_a_whole_model_and_a_place(run: Run, words: tuple[str, ...]) -> None:
+    result = run("pull", "team/m:v1", *words)
+    assert result.exit_code == 2
+    assert "--layout puts" in result.stderr
+
+
+def test_a_name_that_no_hub_has_gets_into_no_hub_cache(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    run("push", model, "team/m--x:v1")
+    result = run("pull", "team/m--x:v1", "--layout", "hf-cache", "--to", tmp_path / "hub")
+    assert isinstance(result.exception, UsageError)
+    assert not (tmp_path / "hub").exists()
 
 
 def test_a_tag_that_moved_is_followed(run: Run, model: Path) -> None:

@@ -2,6 +2,8 @@
 
 import heapq
 
+import pytest
+
 from p2pcache.core.leases.lease_book import LeaseBook
 from tests.core.leases.leases_kit import SETTINGS, A, Have, finish, make
 
@@ -112,3 +114,16 @@ def test_a_pause_says_nothing_about_the_origin() -> None:
         assert runs == [0]
     book.on_have(book.leases[0].node, 1, 1000.03)
     assert book.at_once == before
+
+
+@pytest.mark.parametrize(("limit", "read"), [(20, 16), (24, 24), (40, 40)])
+def test_as_many_are_read_as_pay_but_a_few_second_ones_do_not(limit: int, read: int) -> None:
+    """Sixteen readers: with two reads each of two and a half that paid, storage's link had 0.93 of the bound."""
+    book, have = swarm()
+    now = 0.0
+    for _ in range(SETTINGS.in_flight):
+        now = all_read(book, have, now, 0.1)
+    book.readers.concurrency.limit = limit
+    for step in range(100):
+        book.grant(now + step / 1000)
+    assert len(book.leases) == read

@@ -67,6 +67,32 @@ def test_a_node_on_probation_reads_only_when_all_others_are_full() -> None:
     assert D in book.grant(now + 1)
 
 
+def test_a_slow_node_rests_for_eight_of_its_own_reads() -> None:
+    """Not of the others': it was given the last run of all, and they waited eight seconds for it."""
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    for node in (A, B, C, D):
+        book.set_credit(node, 1)
+    taken(book, have, D, 0.0, 8.0)
+    book.expire(71.0)
+    assert D in book.readers.slow_readers.resting
+    book.expire(72.0)
+    assert D not in book.readers.slow_readers.resting
+
+
+def test_the_others_have_no_second_read_because_one_is_slow() -> None:
+    """A second read of a node starves beside the first ones of all: storage idled for a twelfth of the time."""
+    book, have = make(2000, in_flight=4, nodes=range(1, 9))
+    run_swarm(book, have, dict.fromkeys(range(1, 9), 1.0), 4.0)
+    for run, lease in list(book.leases.items()):
+        finish(book, have, lease.node, run, 4.0)
+    taken(book, have, D, 0.0, 4.0)
+    for node in range(1, 9):
+        book.set_credit(node, 8)
+    assert {node: len(runs) for node, runs in book.grant(4.0).items()} == dict.fromkeys(
+        set(range(1, 9)) - {D}, 1
+    )
+
+
 def test_a_node_that_is_slow_again_waits_longer_each_time() -> None:
     book, have = make(2000, in_flight=4, most_in_flight=4)
     count = run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 400.0)
@@ -177,7 +203,7 @@ def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_r
     """Nor a slow node whose rest is over. Otherwise eleven quick nodes wait for three slow ones, for 92 s."""
     book, _ = outage(4)
     assert book._failed_at[4] == set(QUICK)
-    (reader,) = book.grant(60.0)
+    (reader,) = book.grant(80.0)
     assert SLOW not in book.readers.slow_readers.resting
     assert reader in QUICK
 
@@ -191,17 +217,17 @@ def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -
 
 
 def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
-    """Storage froze for a moment: eight late ends are one verdict, or the node would rest for a minute."""
+    """Storage froze for a moment: eight late ends are one verdict, and the later ones add nothing to its rest."""
     book, have = make()
     for node in (A, B):
         book.set_credit(node, 8)
     given = book.grant(0.0)
     for run in given[B]:
         finish(book, have, B, run, 0.5)
-    for run in given[A]:
-        finish(book, have, A, run, 10.0)
+    for late, run in enumerate(given[A]):
+        finish(book, have, A, run, 10.0 + late)
     assert A in book.readers.slow_readers.resting
-    book.expire(15.0)
+    book.expire(90.0)
     assert A not in book.readers.slow_readers.resting
 
 
@@ -219,8 +245,35 @@ def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     assert book.grant(2.1)[B] == [slow]
 
 
-def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
+def test_a_slow_read_is_waited_for_while_others_bring_more() -> None:
+    """Eight nodes, one at a tenth: storage was read for two to four runs more than there were, and none came sooner."""
     book, have = make(in_flight=2, most_in_flight=2)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
+    member = have.roster.members[C]
+    slow = book.grant(0.0)[A][0]
+    finish(book, have, B, 1 - slow, 0.5)
+    assert book.can_wait(member, slow, 0.6)
+    assert not book.can_wait(member, slow, 2.0), "nothing else comes either"
+    have[B] = book.free
+    book.on_have(B, book.free, 0.5)
+    assert not book.can_wait(member, slow, 0.6), "nothing is left that others could bring"
+
+
+def test_no_loader_waits_for_a_slow_read() -> None:
+    book, have = make(in_flight=2, most_in_flight=2)
+    book.set_credit(A, 1)
+    book.set_credit(B, 1)
+    slow = book.grant(0.0)[A][0]
+    finish(book, have, B, 1 - slow, 0.5)
+    member = have.roster.members[C]
+    assert book.can_wait(member, slow, 0.6)
+    book.on_urgent(1 << slow)
+    assert not book.can_wait(member, slow, 0.6)
+
+
+def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
+    book, have = make(2, in_flight=2, most_in_flight=2)
     book.set_credit(A, 1)
     book.set_credit(B, 1)
     run = book.grant(0.0)[A][0]

@@ -3,8 +3,10 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pcache.core import bitset
 from p2pcache.core.membership.member_record import MemberRecord
-from p2pcache.core.membership.neighbour_handout import neighbours
+from p2pcache.core.membership.neighbour_handout import holders_of_parts, neighbours
+from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.protocol.messages import Member
 
@@ -97,3 +99,60 @@ def test_no_node_is_the_neighbour_of_all() -> None:
         for other in others:
             degree[other] += 1
     assert max(degree.values()) < 4 * 48  # the mean is 48
+
+
+def entered(count: int, run_count: int, parts: dict[int, int], racks: int = 1) -> Roster:
+    roster = Roster("ab" * 32, run_count, 1)
+    for node in range(count):
+        roster.enter(Member(node, "h:1", rack=str(node % racks)))
+        roster.set_have(node, parts.get(node, 0))
+    roster.check()
+    return roster
+
+
+def reached(roster: Roster, node: int, seeks: int) -> tuple[int, int]:
+    """The runs that the neighbours of a node have, and how many neighbours it got."""
+    told = roster.hand_out(node, 24, seeks)
+    assert told is not None
+    assert len(set(told.neighbours)) == len(told.neighbours)
+    assert node not in told.neighbours
+    assert {member.node for member in told.joined} == set(told.neighbours)
+    runs = 0
+    for other in told.neighbours:
+        runs |= roster.members[other].delivers
+    return runs, len(told.neighbours)
+
+
+@given(st.integers(30, 200), st.integers(1, 4), st.integers(1, 5))
+def test_who_pulls_is_sent_to_holders_of_every_part(count: int, copies: int, racks: int) -> None:
+    holders = count - 1
+    parts = {n: sum(1 << (n + k) % holders for k in range(copies)) for n in range(holders)}
+    roster = entered(count, holders, parts, racks)
+    runs, handed = reached(roster, holders, bitset.full(holders))
+    assert runs == bitset.full(holders)
+    assert handed < count
+    assert reached(roster, holders, 0)[1] == 24, "who only serves needs no more"
+    assert reached(roster, holders, 1 << 5)[1] <= 25, "one more for the one run"
+
+
+def test_nodes_that_pull_all_are_no_holders_of_parts() -> None:
+    roster = entered(100, 64, {})
+    for node in range(99):
+        roster.set_pulls_all(node, pulls_all=True)
+        roster.set_have(node, 1 << node % 64)
+    roster.check()
+    assert reached(roster, 99, bitset.full(64))[1] == 24
+    roster.set_pulls_all(3, pulls_all=False)
+    roster.check()
+    for _ in range(5):
+        assert reached(roster, 99, bitset.full(64))[0] & 1 << 3
+
+
+def test_holders_of_parts_in_the_same_rack_come_first() -> None:
+    parts = {node: 1 << node % 4 for node in range(99)}
+    roster = entered(100, 8, parts, racks=2)
+    record = roster.members[99]
+    holders = holders_of_parts(record, 0b1111, (), range(99), roster.members)
+    places = [roster.place(node) for node in holders]
+    assert places[:2] == [record.place] * 2, "this rack has runs 1 and 3"
+    assert len(holders) == 4

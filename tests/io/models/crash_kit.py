@@ -20,7 +20,7 @@ from p2pcache.io.disk.disk import Disk
 STEPS = (
     "ensure_directory", "open_write", "write_at", "copy_range", "allocate",
     "truncate", "chmod", "rename", "link", "symlink", "unlink", "rmdir", "sync", "sync_data",
-    "sync_all",
+    "sync_all", "punch",
 )  # fmt: skip
 
 
@@ -129,6 +129,10 @@ class RecordingDisk(Disk):
     def truncate(self, fd: int, size_bytes: int) -> None:
         super().truncate(fd, size_bytes)
         self._log("truncate", fd, value=size_bytes, mtime_ns=os.fstat(fd).st_mtime_ns)
+
+    def punch(self, fd: int, offset: int, length: int) -> bool:
+        self.write_at(fd, bytes(length), offset)
+        return True
 
     def rename(self, source: int, old: str, target: int, new: str) -> None:
         super().rename(source, old, target, new)

@@ -1,5 +1,6 @@
 """Whatever the moment of a crash: no unproved chunk is believed, no half model is shown."""
 
+import json
 import random
 import shutil
 import signal
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.protocol.keep_orders import KeepOrder
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import proving
@@ -102,7 +104,45 @@ def life_of_evictions(path: Path, disk: Disk) -> None:
     store.close()
 
 
-LIVES = pytest.mark.parametrize("life", [life, life_of_changes, life_of_evictions])
+def life_of_parts(path: Path, disk: Disk) -> None:
+    """Parts of a model are ordered, come, go, and come back as a whole one, of which the rest goes again."""
+    store = open_store(path, disk)
+    runs = OLD_MODEL.layout.run_count
+    store.orders.replace([order(0, runs // 2)], ())
+    part = OLD_MODEL.add(store, reserve=False)
+    OLD_MODEL.fill(part, range(OLD_MODEL.layout.chunk_count // 2))
+    part.flush()
+    store.removal.let_go(part, 0b1011)
+    OLD_MODEL.fill(part)
+    part.publish(REF, 1)
+    store.removal.let_go(part, bitset.full(runs) & ~0b100)
+    OLD_MODEL.fill(part)
+    part.publish(REF, 1)
+    store.evict_model(OLD_MODEL.digest, 3.0)
+    store.close()
+
+
+def order(first: int, end: int) -> KeepOrder:
+    return KeepOrder(REF.namespace, REF.name, REF.tag, OLD_MODEL.digest, ((first, end),))
+
+
+LIVES = pytest.mark.parametrize("life", [life, life_of_changes, life_of_evictions, life_of_parts])
+
+
+def check_view(models: Path) -> None:
+    """The hub view is what follows from trees and tags."""
+    place, repo = models / "team/llama", models / ".hf/models--team--llama"
+    entries = {p.name: p for p in place.iterdir()} if place.exists() else {}
+    trees = {name[1:41]: f"../../../team/llama/{name}" for name in entries if name[0] == "@"}
+    tags = {name: str(p.readlink())[1:41] for name, p in entries.items() if name[0] != "@"}
+    snapshots = {p.name: str(p.readlink()) for p in repo.glob("snapshots/*")}
+    assert snapshots == trees
+    assert {p.name: p.read_text() for p in repo.glob("refs/*")} == {
+        tag: commit for tag, commit in tags.items() if commit in trees
+    }
+    assert {p.stem for p in repo.glob("trees/*")} <= set(trees)
+    for listing in repo.glob("trees/*"):
+        assert json.loads(listing.read_text())["files"].keys() == OLD_MODEL.files.keys()
 
 
 def check(path: Path) -> int:
@@ -135,6 +175,7 @@ def check(path: Path) -> int:
         here.copy_local()
         wanted.assert_proved(here)
         assert here.verify() == []
+    check_view(cache / "models")
     for name, target in ((r, store.tag_of(r)) for r in (REF, NEW)):
         if target is not None:
             assert target.digest in MODELS
@@ -164,7 +205,8 @@ def count_steps(path: Path, life: Life) -> int:
 def test_kill_at_any_step(place: Path, life: Life) -> None:
     steps = count_steps(place / "whole", life)
     assert steps > 150
-    for fatal in range(1, steps + 1, 2):  # every other one, for time's sake
+    # Not every one, for time's sake: of the longest life fewer, and none of its steps comes in sevens.
+    for fatal in range(1, steps + 1, 7 if life is life_of_parts else 2):
         here = place / f"at-{fatal}"
         assert in_child(partial(life, here, DyingDisk(fatal))) == -signal.SIGKILL
         check(here)

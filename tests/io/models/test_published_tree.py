@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.io.models.published_tree import ref_of_tree
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, model, open_store
 
@@ -52,3 +53,16 @@ def test_a_model_of_a_lower_layer_is_removed_and_stored_again(tmp_path: Path) ->
         wanted.assert_tree(shown)
         store.prune(all_unused=True)
         assert not shown.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "ref"),
+    [(f"team/llama/@{'ab' * 32}", "team/llama"), (f"library/llama/@{'ab' * 32}+{'cd' * 16}", "llama"),
+     (f"team/llama/@{'ab' * 32}+x", None), ("team/llama/v3", None), (f"a b/llama/@{'ab' * 32}", None)],
+)  # fmt: skip
+def test_the_ref_of_a_tree(tmp_path: Path, path: str, ref: str | None) -> None:
+    (tmp_path / path).mkdir(parents=True)
+    found = ref_of_tree(tmp_path / path)
+    assert (found and (found.full_name, found.digest)) == (ref and (ref, "ab" * 32))
+    (tmp_path / "link").symlink_to(tmp_path / path)
+    assert ref_of_tree(tmp_path / "link") == found

@@ -84,10 +84,11 @@ def raises(kind: type[Exception], part: str, call: Callable[[], Any]) -> None:
 
 def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
     base = "vllm.model_executor.model_loader"
-    real = ["base_loader", "default_loader", "ep_weight_filter", "weight_utils"]
+    real = ["base_loader", "default_loader", "ep_weight_filter", "weight_utils", "reload.inplace"]
     engine_shells.install(
         ["vllm"],
-        ["vllm.plugins", "vllm.config.load", "vllm.config.utils", base, *(f"{base}.{r}" for r in real)],
+        ["vllm.plugins", "vllm.config.load", "vllm.config.utils", "vllm.lora.request", "vllm.lora.resolver",
+         base, *(f"{base}.{r}" for r in real)],
     )  # fmt: skip
     import vllm.envs
     import vllm.plugins
@@ -146,6 +147,12 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         assert used.counter_before_loading_weights > 0
         # our line, by vLLM's handler
         assert f"{given.whole} is complete: vLLM reads it itself" in lines.getvalue()
+        model = Model(given)
+        load(model, given.whole, device="cuda")
+        model.check()
+        on_gpu = torch.cuda.is_available()
+        assert all(tensor.is_cuda == on_gpu for tensor in model.found.values())
+        assert ("weights go through host memory: device 'cuda'" in lines.getvalue()) != on_gpu
 
     def streamed() -> None:
         model = Model(given)
@@ -174,6 +181,52 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
         assert untied == [True, False, False]  # of a whole directory vLLM has seen the headers
         assert [m.hf_config.tie_word_embeddings for m in told] == [False, False, True]
         assert not told[0].hf_config.get_text_config().tie_word_embeddings
+
+    def reloaded() -> None:
+        """As `collective_rpc("reload_weights", kwargs={"weights_path": REF})`: a model that nobody has pulled."""
+        from vllm.model_executor.model_loader.reload.inplace import reload_weights
+
+        one = given._replace(number=4)
+        told = LoadConfig(load_format="p2pcache", model_loader_extra_config=given.extra)
+        of_model = SimpleNamespace(**vars(config), model=given.small, model_weights="x")
+        whole = SimpleNamespace(model_config=of_model, load_config=told, lora_config=None)
+        for arrives in (True, False):
+            model, before = Model(one), len(lines.getvalue())
+            reload_weights(whole, model, None, f"team/moe-{one.number}:v1", True)
+            model.check()
+            said = lines.getvalue()[before:]
+            assert (f"loaded {one.ref}@" in said) == arrives
+            assert ("is complete: vLLM reads it itself" in said) != arrives
+        assert of_model.model == one.ref
+
+    def draft() -> None:
+        """A draft's directory, pulled without its weights, says whose they are; `ref` is the target's."""
+        from p2pcache.loader.resolve import snapshot
+
+        one = given._replace(number=5)
+        folder = snapshot(one.ref, exclude="*.safetensors", agent=one.agent)
+        model = Model(one)
+        load(model, str(folder), **given.extra)
+        model.check()
+
+    def adapters() -> None:
+        import asyncio
+        import os
+
+        from vllm.lora.resolver import LoRAResolverRegistry
+
+        from p2pcache.loader.integrations.adapters import NAMESPACES, register_resolver
+
+        assert not LoRAResolverRegistry.get_supported_resolvers()  # no namespace was named
+        os.environ |= {NAMESPACES: "team", "P2PCACHE_AGENT": given.agent}
+        register_resolver()
+        (name,) = LoRAResolverRegistry.get_supported_resolvers()
+        ask = LoRAResolverRegistry.get_resolver(name).resolve_lora
+        found = asyncio.run(ask("org/base", "team/adapter:v1"))
+        assert (found.lora_name, found.lora_int_id) == ("team/adapter:v1", 1)
+        assert (Path(found.lora_path) / "adapter_model.safetensors").is_file()
+        assert asyncio.run(ask("org/base", "org/adapter")) is None
+        assert asyncio.run(ask("org/another", "team/adapter:v1")) is None
 
     def missing() -> None:
         model = Model(given)
@@ -263,8 +316,8 @@ def vllm_cases(given: Given) -> dict[str, Callable[[], None]]:
 
     return {
         f.__name__: f
-        for f in (registered, extra_config, directory, streamed, streamed_again, tied, missing, filters,
-                  encoder_only, secondary, not_ours, another_version, public_base)
+        for f in (registered, extra_config, directory, streamed, streamed_again, reloaded, tied, missing, filters,
+                  encoder_only, secondary, not_ours, another_version, public_base, adapters, draft)
     }  # fmt: skip
 
 
@@ -275,7 +328,8 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
         ["sglang", "orjson"],
         ["sglang.srt.plugins", "sglang.srt.plugins.hook_registry", "sglang.srt.environ",
          "sglang.srt.configs.load_config", "sglang.srt.model_loader.loader",
-         "sglang.srt.model_loader.weight_utils"],
+         "sglang.srt.model_loader.weight_utils",
+         "sglang.srt.model_executor.model_runner_components.weight_updater"],
     )  # fmt: skip
     os.environ |= {
         "P2PCACHE_SGLANG": "1", "P2PCACHE_SGLANG_REF": given.ref, "P2PCACHE_AGENT": given.agent,
@@ -337,6 +391,34 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
         assert len(prepared) == before + 1  # by now it is complete
         assert Path(prepared[-1]).name.startswith("@")
 
+    def updated() -> None:
+        """As POST /update_weights_from_disk with a ref: a model that nobody has pulled."""
+        from contextlib import nullcontext
+
+        from sglang.srt.model_executor.model_runner_components import weight_updater
+
+        # shells' answers
+        weight_updater._unsupported_derived_weight_cache_error = lambda _: None
+        weight_updater.set_default_torch_dtype = lambda _: nullcontext()
+        weight_updater.get_pp_stage_load_group = lambda: None
+        weight_updater.get_model_loader = lambda config, _: loaders.DefaultModelLoader(config)
+        weight_updater.get_available_gpu_memory = lambda *_, **__: 0.0
+        one, model = given._replace(number=4), Model(given._replace(number=4))
+        told: list[Any] = []
+        loaders.DefaultModelLoader.restore_weights_before_loading = staticmethod(lambda *_: None)
+        loaders.DefaultModelLoader.load_weights_and_postprocess = staticmethod(
+            lambda model, weights, _: model.load_weights(weights)
+        )
+        updater = SimpleNamespace(
+            _assert_weight_cache_inactive=lambda _: None, device="cpu", gpu_id=0, get_model=lambda: model,
+            model_config=SimpleNamespace(model_path="", revision=None, hf_config=SimpleNamespace(), dtype=None),
+            update_model_fields=lambda *_, **fields: told.append(fields["model_path"]),
+        )  # fmt: skip
+        done = weight_updater.WeightUpdater.update_weights_from_disk(updater, one.ref, "auto")
+        assert done == (True, "Succeeded to update model weights."), done
+        model.check()
+        assert told == [one.ref]
+
     def draft() -> None:
         one = given._replace(number=1)
         source = loaders.DefaultModelLoader.Source(one.small, None)
@@ -360,7 +442,10 @@ def sglang_cases(given: Given) -> dict[str, Callable[[], None]]:
             RuntimeError, given.whole, lambda: next(iter(weights(given.whole, load_format="pt")))
         )
 
-    return {f.__name__: f for f in (hooked, directory, streamed, streamed_again, draft, not_ours)}
+    return {
+        f.__name__: f
+        for f in (hooked, directory, streamed, streamed_again, updated, draft, not_ours)
+    }
 
 
 def main(engine: str, root: str, agent: str) -> None:

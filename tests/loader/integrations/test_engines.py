@@ -24,9 +24,9 @@ from tests.loader.source.agent_kit import agent_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 CASES = {
-    "vllm": ("registered", "extra_config", "directory", "streamed", "streamed_again", "tied", "missing", "filters",
-             "encoder_only", "secondary", "not_ours", "another_version", "public_base"),
-    "sglang": ("hooked", "directory", "streamed", "streamed_again", "draft", "not_ours"),
+    "vllm": ("registered", "extra_config", "directory", "streamed", "streamed_again", "reloaded", "tied", "missing",
+             "filters", "encoder_only", "secondary", "not_ours", "another_version", "public_base", "adapters", "draft"),
+    "sglang": ("hooked", "directory", "streamed", "streamed_again", "updated", "draft", "not_ours"),
 }  # fmt: skip
 
 
@@ -48,19 +48,26 @@ def make_model(folder: Path, seed: int) -> None:
         write(folder / name, specs, seed=10 * shard + seed)
         weight_map |= dict.fromkeys((spec.name for spec in specs), name)
     write_index(folder, weight_map)
-    (folder / "config.json").write_text('{"model_type": "tiny"}')
+    (folder / "config.json").write_text(f'{{"model_type": "tiny", "seed": {seed}}}')
 
 
 @contextmanager
 def places(root: Path) -> Iterator[str]:
     """Models, their directories without weights, and an agent that has yet to fetch them."""
-    for number in range(4):
+    for number in range(6):
         whole, small = root / f"whole-{number}", root / f"small-{number}"
         make_model(whole, 1000 * number)
         small.mkdir()
         for name in ("config.json", "model.safetensors.index.json"):
             (small / name).write_bytes((whole / name).read_bytes())
         push(root / "origin", whole, f"team/moe-{number}:v1")
+    adapter = root / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text(
+        '{"peft_type": "LORA", "base_model_name_or_path": "org/base"}'
+    )
+    (adapter / "adapter_model.safetensors").write_bytes(b"w")
+    push(root / "origin", adapter, "team/adapter:v1")
     with run_embedded(agent_settings(root, root / "origin")) as socket:
         yield f"unix://{socket}"
 

@@ -19,7 +19,7 @@ def test_sglangs_plugin_is_off_by_default(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_sglang_settings() -> None:
     told = {"P2PCACHE_SGLANG_REF": "a/b:c", "P2PCACHE_SGLANG_MEMORY_LIMIT": "2GiB",
-            "P2PCACHE_SGLANG_TIMEOUT_S": "90"}  # fmt: skip
-    assert sglang.from_environment(told) == EngineSettings("a/b:c", None, "2GiB", 90.0)
+            "P2PCACHE_SGLANG_TIMEOUT_S": "90", "P2PCACHE_SGLANG_DEVICE": "cuda"}  # fmt: skip
+    assert sglang.from_environment(told) == EngineSettings("a/b:c", None, "2GiB", 90.0, "cuda")
     with pytest.raises(UsageError, match="not a number"):
         sglang.from_environment({"P2PCACHE_SGLANG_TIMEOUT_S": "soon"})

@@ -230,3 +230,21 @@ def test_a_tensor_that_does_not_arrive_is_an_error(
     monkeypatch.setattr(integration, "safe_open", opened)
     with pytest.raises(TimedOut, match="didn't come"):
         p2pcache.from_pretrained(tmp_path, AutoModelForCausalLM)
+
+
+@pytest.mark.parametrize(
+    ("given", "device"),
+    [("cuda", "cuda"), (1, "cuda:1"), ({"": 0}, "cuda:0"), (torch.device("cuda", 2), "cuda:2"),
+     ("auto", None), (None, None), ("cpu", None), ({"": "cpu"}, None), ({"lm_head": 0, "model": 1}, None),
+     (True, None)],
+)  # fmt: skip
+def test_a_device_map_of_one_gpu(
+    monkeypatch: pytest.MonkeyPatch, given: Any, device: str | None
+) -> None:
+    monkeypatch.setattr(integration, "cuda_device", str)  # as if there were some
+    assert integration._one_gpu(given) == device
+
+
+def test_a_device_map_of_a_gpu_that_is_not_here() -> None:
+    if not torch.cuda.is_available():
+        assert integration._one_gpu("cuda") is None

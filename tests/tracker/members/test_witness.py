@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.core.format.source_record import BlobPlace, encode_record, make_record
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.io.tasks import Tasks
@@ -38,6 +39,12 @@ def damage(root: Path, how: str) -> None:
             blob.write_bytes(blob.read_bytes()[:1000])
         case "rotten":
             blob.write_bytes(bytes(blob.stat().st_size))
+        case "imported in place":
+            (manifest,) = (root / "p2pcache/v1/manifests").iterdir()
+            record = make_record({blob.name: [BlobPlace("lake", "m/weights.bin")]})
+            (root / "p2pcache/v1/sources").mkdir()
+            (root / "p2pcache/v1/sources" / manifest.name).write_bytes(encode_record(record))
+            blob.unlink()
         case "an empty mount":
             (manifest,) = (root / "p2pcache/v1/manifests").iterdir()
             blob.unlink()
@@ -52,6 +59,7 @@ def damage(root: Path, how: str) -> None:
         ("short", WitnessReport.WRONG),
         ("rotten", WitnessReport.WRONG),
         ("an empty mount", WitnessReport.NONE),
+        ("imported in place", WitnessReport.NONE),
     ],
 )
 async def test_the_witness_proves_the_run(tmp_path: Path, how: str, word: WitnessReport) -> None:

@@ -91,7 +91,7 @@ class Clients:
 
 def _make(settings: OriginSettings) -> tuple[Any, Any]:
     """A client and its credentials, None if there are none or none are wanted."""
-    session = botocore.session.Session()
+    session = botocore.session.Session(profile=settings.s3_profile or None)
     credentials = None if settings.s3_unsigned else session.get_credentials()
     if credentials is not None:
         values = _values(credentials, fetch=False)
@@ -118,7 +118,9 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
     )
     # Every SDK but botocore reads AWS_REGION, and Kubernetes webhooks set only that one.
     region = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
-    client = session.create_client("s3", region_name=region, config=config)
+    client = session.create_client(
+        "s3", region_name=region, config=config, endpoint_url=settings.s3_endpoint or None
+    )
     client.meta.events.register("before-send.s3", sender(client))
     client.meta.events.register("before-parse.s3", refuse_strangers)
     client.meta.events.register_first("choose-signer.s3", _sign_url)

@@ -10,15 +10,25 @@ GB = 1_000_000_000
 def room(**more: Any) -> dict[str, Any]:
     return {
         "capacity_bytes": 100 * GB, "limit_bytes": 80 * GB, "quota_bytes": 80 * GB, "used_bytes": 60 * GB,
-        "free_bytes": 40 * GB, "held_bytes": 20 * GB, "evictable_bytes": 40 * GB, "models": 3, **more,
+        "free_bytes": 40 * GB, "held_bytes": 20 * GB, "evictable_bytes": 35 * GB, "kept_bytes": 5 * GB,
+        "models": 3, **more,
     }  # fmt: skip
 
 
 def test_one_node(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/room", room())
     heads, row = run("df", "--agent", agent.address).stdout.splitlines()
-    assert heads.split() == ["CAPACITY", "LIMIT", "USED", "USE", "HELD", "EVICTABLE", "MODELS"]
-    assert " ".join(row.split()) == "100 GB 80.0 GB 60.0 GB 75% 20.0 GB 40.0 GB 3"
+    assert heads.split() == [
+        "CAPACITY",
+        "LIMIT",
+        "USED",
+        "USE",
+        "HELD",
+        "KEPT",
+        "EVICTABLE",
+        "MODELS",
+    ]
+    assert " ".join(row.split()) == "100 GB 80.0 GB 60.0 GB 75% 20.0 GB 5.00 GB 35.0 GB 3"
     document = json.loads(run("df", "--json", "--agent", agent.address).stdout)
     assert (document["bytes_used"], document["bytes_quota"]) == (60 * GB, 80 * GB)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from p2pcache.core.format.manifest import File
-from p2pcache.core.format.model_pack import MEDIA_MANIFEST, digest_of
+from p2pcache.core.format.oci.model_pack import MEDIA_MANIFEST, digest_of
 from p2pcache.errors import UsageError
 
 MEDIA_INDEX = "application/vnd.oci.image.index.v1+json"

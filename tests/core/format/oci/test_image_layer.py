@@ -6,9 +6,9 @@ import tarfile
 
 import pytest
 
-from p2pcache.core.format import image_layer
-from p2pcache.core.format.image_layer import Layer, archive_of, layers_of, make_image
 from p2pcache.core.format.manifest import Chunk, File, make_file
+from p2pcache.core.format.oci import image_layer
+from p2pcache.core.format.oci.image_layer import Layer, archive_of, layers_of, make_image
 from p2pcache.errors import UsageError
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.format.manifest import Chunk, make_file
-from p2pcache.core.format.model_pack import make_artifact
-from p2pcache.core.format.oci_manifest import layers_of, only_manifest
+from p2pcache.core.format.oci.model_pack import make_artifact
+from p2pcache.core.format.oci.oci_manifest import layers_of, only_manifest
 from p2pcache.errors import UsageError
 
 HEX = "ab" * 32

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from p2pcache.core.format.manifest import MAX_FILES, SHA256_BYTES, check_path
-from p2pcache.core.format.model_pack import FILE_PATH, MAX_MANIFEST_BYTES, MEDIA_MANIFEST, TITLE
+from p2pcache.core.format.oci.model_pack import FILE_PATH, MAX_MANIFEST_BYTES, MEDIA_MANIFEST, TITLE
 from p2pcache.errors import InvalidManifest, UsageError
 
 MEDIA_INDEX = "application/vnd.oci.image.index.v1+json"

@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from p2pcache.core.format import model_pack
 from p2pcache.core.format.manifest import Chunk, File, make_file
-from p2pcache.core.format.model_pack import make_artifact
+from p2pcache.core.format.oci import model_pack
+from p2pcache.core.format.oci.model_pack import make_artifact
 from p2pcache.errors import NotFound, UsageError
 
 FILES = {

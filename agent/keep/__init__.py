@@ -1,0 +1,1 @@
+"""What the tracker orders this node to keep."""

@@ -1,0 +1,256 @@
+"""Models and parts of models that the tracker orders this node to keep: they are fetched, shown and dropped here.
+
+The list is in the cache dir (`store.orders`), so it holds over restarts and without a tracker. This looks at it again
+and again, and does what is missing: no step depends on the one before having ended.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from math import inf
+
+from p2pcache.agent.context import AgentContext
+from p2pcache.agent.downloads.download import Download
+from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.priority import DownloadOrder
+from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.agent.keep.kept_report import KeptRows, refusal_of
+from p2pcache.core import bitset
+from p2pcache.core.pool.kept_models import KeptModel, OrderUpdate
+from p2pcache.core.protocol.keep_orders import KeepOrders
+from p2pcache.core.upload.priority import Priority
+from p2pcache.errors import Conflict, NotFound, P2PCacheError, RemoteProtocolError
+from p2pcache.ids import Ref, RunSet
+from p2pcache.io import pools
+from p2pcache.io.models import room
+from p2pcache.io.models.model_chunks import ModelStore
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 1.0  # between two looks at what is missing
+FETCHES = 4  # models at once: more would share the same link
+WATCH_S = 0.25  # between two looks at a fetch
+AGAIN_S = 5.0  # before the first try again; twice as long each time
+LONGEST_S = 300.0  # between two tries: somebody may have made room
+SAME_USE_S = 2.0  # a use so soon after a model was shown is the showing itself
+_CLIENT = "keep"
+
+
+class Keeps:
+    """What is ordered here. It is used on the loop's thread."""
+
+    def __init__(
+        self, context: AgentContext, downloads: DownloadManager, pulls: Pulls, order: DownloadOrder
+    ) -> None:
+        self._context = context
+        self._downloads = downloads
+        self._pulls = pulls
+        self._order = order
+        self._parts = OrderUpdate()
+        self._rows = KeptRows(context)
+        self._looking = asyncio.Lock()
+        self._fetching: set[str] = set()
+        self._retry: dict[str, tuple[float, float]] = {}  # when to try again, and the pause before
+        self._swept: set[str] = set()  # what a crash may have left of these is gone
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._context.tasks.every(LOOK_S, self._look, name="keep")
+
+    async def on_orders(self, part: KeepOrders) -> None:
+        """The tracker sends a part of its list. One that breaks the rules changes nothing."""
+        try:
+            orders = self._parts.take_part(part)
+        except RemoteProtocolError as error:
+            log.warning("what the tracker orders to keep isn't heeded: %s", error)
+            return
+        if orders is None:
+            return
+        store = self._context.store
+        async with self._looking:  # lists are taken in the order in which they came
+            known = await pools.STEPS.run(store.models)
+            present = {one.digest for one in known if one.bytes_done or one.names}
+            before = {kept.digest: kept.ordered for kept in store.orders.all_kept()}
+            await pools.STEPS.run(store.orders.replace, orders, present)
+            for kept in store.orders.all_kept():
+                if before.get(kept.digest) != kept.ordered:
+                    self._retry.pop(kept.digest, None)  # another order may fit
+            self._rows.on_new_list(part.generation)
+        await self._look()
+
+    def figures(self) -> tuple[int, int, int]:
+        """Bytes of ordered parts that are here; bytes ordered; ordered models that can't be kept.
+
+        Bytes are those of open models: each one is a moment after the start.
+        """
+        had = wanted = 0
+        for kept in self._context.store.orders.all_kept():
+            swarm = self._downloads.swarms.get(kept.digest)
+            if swarm is not None and kept.ordered:
+                ordered = kept.ordered & bitset.full(swarm.layout.run_count)
+                wanted += swarm.layout.bytes_of(ordered)
+                had += swarm.layout.bytes_of(ordered & swarm.have_runs())
+        return had, wanted, self._rows.refused
+
+    async def _look(self) -> None:
+        async with self._looking:
+            for kept in self._context.store.orders.all_kept():
+                try:
+                    await self._see_to(kept)
+                except P2PCacheError as error:
+                    log.warning("keeping %s: %s", kept.ref.short, error)
+            self._rows.tell_changes(self._context.store.orders.all_kept())
+
+    async def _see_to(self, kept: KeptModel) -> None:
+        model = await self._model(kept.digest)
+        if model is not None and kept.digest not in self._swept:
+            self._swept.add(kept.digest)
+            await pools.WORK.run(self._context.store.removal.free_holes, model)
+        if kept.leaving:
+            await self._drop(kept, model)
+        if not kept.ordered or kept.digest in self._fetching:
+            return
+        missing = model is None or bool(missing_runs(kept, model))
+        due = missing or (kept.whole and not kept.shown_at)
+        if model is not None:
+            self._rows.note(kept, model)
+        if not due:
+            self._retry.pop(kept.digest, None)
+            return
+        again_at, _ = self._retry.get(kept.digest, (-inf, 0.0))
+        if self._context.now() >= again_at and len(self._fetching) < FETCHES:
+            self._fetching.add(kept.digest)
+            work = self._keep(kept)
+            self._context.tasks.spawn_contained(work, name=f"keep-{kept.digest[:12]}")
+
+    async def _model(self, digest: str) -> ModelStore | None:
+        swarm = self._downloads.swarms.get(digest)
+        return swarm.store if swarm else await pools.STEPS.run(self._context.store.get, digest)
+
+    # -- fetching ----------------------------------------------------------------------------------
+
+    async def _keep(self, kept: KeptModel) -> None:
+        """Fetch what is missing of a model; a failure is told, and tried again later."""
+        digest = kept.digest
+        try:
+            began = time.monotonic()
+            download = await self._fetch(kept)
+            if kept.whole:
+                await self._show(kept, download)
+            self._rows.forgive(digest)
+            self._retry.pop(digest, None)
+            log.info(
+                "keeping %s: all is here after %.1f s", kept.ref.short, time.monotonic() - began
+            )
+        except Conflict as error:  # the next look sees how things are
+            log.info("keeping %s: %s", kept.ref.short, error)
+        except P2PCacheError as error:
+            code = refusal_of(error, self._context.store.limits.quota_bytes)
+            _, pause = self._retry.get(digest, (0.0, AGAIN_S / 2))
+            pause = min(LONGEST_S, 2 * pause)
+            self._retry[digest] = self._context.now() + pause, pause
+            if self._rows.refuse(kept, code, str(error)):
+                log.warning("keeping %s: %s", kept.ref.short, error)
+        finally:
+            self._fetching.discard(digest)
+
+    async def _fetch(self, kept: KeptModel) -> Download:
+        """Fetch the ordered runs behind all pulls; return when they are here, or the order has changed.
+
+        Raises:
+            NoSpace: they don't fit.
+            P2PCacheError: as `DownloadManager.join_or_begin`, or why the fetch failed.
+        """
+
+        async def begin() -> Download:
+            download = await self._downloads.join_or_begin(
+                kept.ref, kept.digest, whole=kept.whole, kept=True
+            )
+            if not kept.whole:
+                layout, store = download.swarm.layout, download.swarm.store
+                missing = layout.bytes_of(missing_runs(kept, store))
+                await pools.STEPS.run(store.check_space, missing)
+            return download
+
+        download = await self._order.begin_making_room(begin, kept.ref, Priority.BACKGROUND)
+        self._order.on_client(download, Priority.BACKGROUND)
+        store = download.swarm.store
+        with contextlib.ExitStack() as stack:
+            if kept.whole or not download.whole:
+                stack.enter_context(download.client(kept.ref))
+            if not kept.whole:
+                runs = kept.ordered & bitset.full(download.swarm.layout.run_count)
+                download.wish(_CLIENT, runs)
+                stack.callback(download.forget_wish, _CLIENT)
+            while kept.whole or missing_runs(kept, store):
+                await asyncio.wait([download.ended], timeout=WATCH_S)
+                if download.ended.done():
+                    download.ended.result()
+                    break
+                now = self._context.store.orders.kept_of(kept.digest)
+                if now is None or now.ordered != kept.ordered:
+                    raise Conflict("the order changed meanwhile")
+                if download.whole and not kept.whole:
+                    stack.close()  # a client pulls all of it: when it leaves, the pull ends
+        await pools.PULLS.run(store.flush)
+        return download
+
+    async def _show(self, kept: KeptModel, download: Download) -> None:
+        """Publish a whole model, under its tag if that still means it."""
+        ref = kept.ref
+        tag = Ref(ref.namespace, ref.name, ref.tag)
+        resolved = await self._pulls.resolve(tag)
+        named = tag if resolved.digest == kept.digest else ref
+        await self._downloads.publish_model(download, named, resolved.generation)
+        info = await pools.STEPS.run(self._context.store.model_info, kept.digest)
+        shown_at = max(time.time(), info.last_used if info is not None else 0.0)
+        await pools.STEPS.run(self._context.store.orders.change, kept._replace(shown_at=shown_at))
+
+    # -- dropping ----------------------------------------------------------------------------------
+
+    async def _drop(self, kept: KeptModel, model: ModelStore | None) -> None:
+        """Give back what is ordered no more, unless somebody uses the model; then later."""
+        store, digest = self._context.store, kept.digest
+        done = kept._replace(leaving=0)
+        if model is None or not kept.brought:
+            await pools.STEPS.run(store.orders.change, done)
+            return
+        info = await pools.STEPS.run(store.model_info, digest)
+        ours = (
+            bool(kept.shown_at)
+            and info is not None
+            and info.last_used <= kept.shown_at + SAME_USE_S
+        )
+        names = await pools.STEPS.run(store.names_of, digest)
+        shown = bool(names) or await pools.STEPS.run(store.removal.shows, digest)
+        if shown and not ours:  # a client has pulled it since: it is a model like any other
+            await pools.STEPS.run(store.orders.change, done._replace(brought=False))
+            return
+        claimed = await pools.STEPS.run(lambda: room.claimed(store, time.time(), ordered=False))
+        if digest in self._downloads.in_use | self._fetching | claimed.keys():
+            return
+        with contextlib.suppress(Conflict, NotFound):  # somebody uses it: at the next look
+            if ours and not kept.ordered:
+                await self._downloads.evict(digest, 0.0)
+            else:
+                await self._let_go(kept, model)
+            await pools.STEPS.run(store.orders.change, done._replace(shown_at=0.0))
+            log.info("kept no more: %s", kept.ref.short)
+
+    async def _let_go(self, kept: KeptModel, model: ModelStore) -> None:
+        runs: RunSet = kept.leaving & model.have_runs() & ~kept.ordered
+        removal, digest = self._context.store.removal, kept.digest
+        async with self._downloads.opening.of(digest):
+            await pools.WORK.run(removal.let_go, model, runs)
+            if kept.shown_at:  # what is left is no model under its tag any more
+                tag = Ref(kept.ref.namespace, kept.ref.name, kept.ref.tag)
+                await pools.STEPS.run(self._context.store.remove_tag, tag)
+            if not kept.ordered and not model.have_runs():
+                await self._downloads.leave_swarm(digest)
+                await pools.WORK.run(self._context.store.remove_model, digest)
+
+
+def missing_runs(kept: KeptModel, model: ModelStore) -> RunSet:
+    """The ordered runs that aren't here."""
+    return kept.ordered & bitset.full(model.layout.run_count) & ~model.have_runs()

@@ -1,0 +1,1 @@
+"""What an agent must be shown before it takes a model."""

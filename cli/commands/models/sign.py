@@ -1,0 +1,73 @@
+"""`sign`: let a key vouch for a model."""
+
+from pathlib import Path
+
+import click
+
+from p2pcache.cli.commands.models.pull import directory_of, pull_events
+from p2pcache.cli.standalone.local_cache import cache_or_agent
+from p2pcache.cli.standalone.signing import certificate_options, signer_of
+from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
+from p2pcache.cli.support.options import FILE, Command, quiet_option
+from p2pcache.cli.support.output import emit
+from p2pcache.cli.support.progress import follow, make_reporter
+from p2pcache.cli.support.ref_argument import REF
+from p2pcache.errors import IntegrityError, NotFound
+from p2pcache.ids import Ref, spelled
+
+
+@click.command(cls=Command)
+@click.argument("ref", type=REF)
+@click.option(
+    "--key", metavar="FILE", type=FILE, required=True,
+    help="The private key: PEM, on the curve P-256, P-384 or P-521, without a password.",
+)  # fmt: skip
+@certificate_options
+@quiet_option
+@client_options("origin", "tracker", "cache_dir", "linger_s")
+def sign(
+    ref: str, key: str, certificate: str | None, chain: tuple[str, ...], quiet: bool, loaded: Loaded
+) -> None:
+    """Sign a model, and store the signature beside its manifest.
+
+    The model is pulled first: what is signed is what its files are, and the digest that covers every
+    chunk of them. No tag moves. A model may have several signatures. Prints the model's digest ref.
+    To sign what you push, use `p2pcache push --sign`.
+
+    Examples:
+      openssl ecparam -name prime256v1 -genkey -noout -out team.key
+      p2pcache sign team/llama:v3 --key team.key
+    """
+    wanted = Ref.parse(ref)
+    signer = signer_of(key, certificate, chain)
+    reporter = make_reporter(f"pulling {wanted}", as_json=False, quiet=quiet)
+    options = PullOptions(False, (), (), False, "", 0.0, 0)
+    with pull_events(loaded, wanted, options, quiet=quiet) as (events, _):
+        done = follow(events, reporter)
+    digest = str(done["digest"])
+    found = _sha256(directory_of(loaded, done))
+    with cache_or_agent(loaded) as cache:
+        pinned = f"{wanted.short}@blake3:{digest}"
+        for file in cache.model(pinned)["manifest"]["files"]:
+            said = str(file.get("sha256", "")).removeprefix("sha256:")
+            if found.get(file["path"], b"").hex() != (said or found.get(file["path"], b"").hex()):
+                raise IntegrityError(
+                    f"{file['path']} isn't what its SHA-256 in the manifest says: don't sign this model, push it again"
+                )
+        from p2pcache.io.signatures.library import sign as sign_with
+
+        cache.store_signature(str(wanted), digest, sign_with(digest, found, signer))
+    emit(f"{spelled(ref)}:{wanted.tag}@blake3:{digest}")
+
+
+def _sha256(tree: Path) -> dict[str, bytes]:
+    """The SHA-256 of each file of a published tree."""
+    from p2pcache.io.signatures.library import sha256_of
+
+    if not tree.is_dir():
+        raise NotFound(
+            f"the model's directory {tree} isn't visible here; set P2PCACHE_MODELS_DIR to where it is mounted"
+        )
+    return {
+        str(path.relative_to(tree)): sha256_of(path) for path in tree.rglob("*") if path.is_file()
+    }

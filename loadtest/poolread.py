@@ -1,0 +1,165 @@
+"""`python -m loadtest.poolread`: one pull from nodes that keep parts of a model, storage gone (root).
+
+Each holder has a share of the stripes in its cache before it starts, as `p2pcache keep --copies 1` leaves it;
+no node has all. Then storage ends, and a node with a wider link pulls. The bound is what single TCP flows from
+all holders carried to it together on the same links just before: min(its downlink, the sum of their uplinks).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from loadtest.kit.daemons import StartError, exit_on_signals
+from loadtest.kit.flags import count, out_file, rate, size
+from loadtest.kit.goodput import goodput
+from loadtest.kit.models import check_tree
+from loadtest.kit.netns import FabricError
+from loadtest.storm.arena import Arena, say
+from loadtest.storm.plan import VOID_BUSY, Plan
+from loadtest.storm.race import busy_share
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.format.manifest import encode
+from p2pcache.core.units import format_bytes, parse_rate, parse_size
+from p2pcache.errors import P2PCacheError, UsageError
+from p2pcache.io.files.indexing import index_directory
+from p2pcache.io.models.store import Store
+
+REF = "pool/model:v1"
+STRIPES = 4  # of one holder, as the placement has them at least
+GOAL = 0.85  # of what the links carry
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """One pull."""
+
+    holders: int
+    size_bytes: int
+    seconds: float  # of the whole command
+    carried: float  # bytes per second of plain flows from all holders
+    from_peers: float  # share of the bytes
+    least_served: float  # of what the holder has that served least, the share that it sent
+    cpu_busy: float
+    report: dict[str, object]  # where the time went, as the agent says
+
+    @property
+    def share(self) -> float:
+        """Of what plain flows would have carried in that time."""
+        return self.size_bytes / self.seconds / self.carried
+
+
+def stripes(run_count: int, holders: int, dice: random.Random) -> list[list[int]]:
+    """The runs of each holder: every run is at one of them, in stripes of consecutive runs."""
+    many = holders * STRIPES
+    ends = [run_count * n // many for n in range(many + 1)]
+    cut = [list(range(*pair)) for pair in pairwise(ends)]
+    dice.shuffle(cut)
+    return [[run for stripe in cut[n::holders] for run in stripe] for n in range(holders)]
+
+
+class Source:
+    """A model in a directory, and its tables."""
+
+    def __init__(self, folder: Path) -> None:
+        """Hash it."""
+        manifest, paths = index_directory(folder)
+        self.folder = folder
+        self.encoded, self.layout = encode(manifest), Layout(manifest)
+        self._paths = {self.layout.blob_of_file[path]: file for path, file in paths.items()}
+
+    def fill(self, cache_dir: Path, runs: Iterable[int]) -> None:
+        """Put some runs into a cache, proved and durable."""
+        with contextlib.closing(Store.open(cache_dir, min_free_bytes=0)) as store:
+            model = store.add_model(self.layout, self.encoded, reserve=False)
+            for chunk in (chunk for run in runs for chunk in self.layout.run_chunks(run)):
+                place, writer = self.layout.first_place(chunk), model.begin(chunk)
+                if writer is None:
+                    continue
+                with self._paths[place.blob].open("rb") as file:
+                    data = os.pread(file.fileno(), self.layout.lengths[chunk], place.offset)
+                writer.put(0, memoryview(data))
+                writer.update(memoryview(data))
+                assert writer.finish(), "the model changed while it was read"
+            model.flush()
+
+
+def run(plan: Plan, seed: int) -> Pull:
+    """Fill the holders, end storage, pull."""
+    holders = plan.nodes - 1
+    with Arena(plan, proxy=False) as arena:
+        source = Source(arena.push(plan.size_bytes, REF, seed=seed))
+        layout = source.layout
+        parts = stripes(layout.run_count, holders, random.Random(seed))
+        for agent, runs in zip(arena.agents, parts, strict=False):
+            source.fill(agent.cache_dir, runs)
+        arena.start()
+        *keepers, reader = arena.agents
+        reader.client.model(REF)  # the tracker has read the manifest
+        arena.origin.__exit__()
+        carried = goodput(arena.node_hosts[-1], arena.node_hosts[:-1])
+        stat, began = psutil.cpu_times(), time.monotonic()
+        done = list(reader.client.pull(f"{REF}@blake3:{layout.digest}"))[-1]
+        seconds = time.monotonic() - began
+        busy = busy_share(stat, psutil.cpu_times())
+        check_tree(reader.tree(str(done["path"])), source.folder)
+        served = [
+            int(agent.client.status()["bytes"]["served"]) / sum(layout.run_bytes[run] for run in runs)
+            for agent, runs in zip(keepers, parts, strict=True)
+        ]  # fmt: skip
+        return Pull(holders, layout.total_bytes, seconds, carried,
+                    int(str(done["bytes_peers"])) / layout.total_bytes, min(served), busy,
+                    dict(done["report"]))  # fmt: skip
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run it. Exit code 0: as it must be; 1: wrong bytes, or too slow; 2: can't run here."""
+    options = _parser().parse_args(argv)
+    exit_on_signals()
+    try:
+        uplink = parse_rate(options.rate)
+        rates = (*[uplink] * options.holders, options.times * uplink)
+        plan = Plan(nodes=options.holders + 1, rate=uplink, origin_rate=0, rates=rates,
+                    size_bytes=parse_size(options.size), logs=options.logs)  # fmt: skip
+        pull = run(plan, options.seed)
+    except (UsageError, FabricError, StartError, RuntimeError, P2PCacheError) as error:
+        print(f"poolread: {error}", file=sys.stderr)
+        return 2
+    except AssertionError as error:
+        print(f"poolread: {error}", file=sys.stderr)
+        return 1
+    void = pull.cpu_busy > VOID_BUSY
+    say(f"{format_bytes(pull.size_bytes)} from {pull.holders} holders in {pull.seconds:.2f} s: "
+        f"{pull.size_bytes / pull.seconds * 8e-6:.1f} Mbit/s, plain flows {pull.carried * 8e-6:.1f}, share "
+        f"{pull.share:.3f} (goal {GOAL}); {pull.from_peers:.0%} from nodes, each sent {pull.least_served:.0%} of its "
+        f"part or more; CPU {pull.cpu_busy:.0%}{' VOID: the CPU was the limit' if void else ''}")  # fmt: skip
+    if options.json:
+        told = asdict(pull) | {"share": pull.share, "void": void}
+        Path(options.json).write_text(json.dumps(told, indent=1) + "\n")
+    return 0 if void or pull.share >= GOAL else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m loadtest.poolread", description=__doc__)
+    add = parser.add_argument
+    add("--holders", type=count, default=8, metavar="N", help="nodes that keep a part [8]")
+    add("--rate", type=rate, default="10mbit", help="each holder's link, both directions [10mbit]")
+    add("--times", type=count, default=4, metavar="K", help="the reader's link is K times that [4]")
+    add("--size", type=size, default="48MiB", help="the model [48MiB: 192 runs]")
+    add("--seed", type=int, default=1, help="of model and placement [1]")
+    add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
+    add("--json", type=out_file, metavar="FILE", help="write all numbers here")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

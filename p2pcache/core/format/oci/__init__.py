@@ -1,0 +1,1 @@
+"""What registries know: manifests, ModelPack artifacts, layers of images."""

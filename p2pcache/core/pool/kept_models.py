@@ -1,0 +1,137 @@
+"""What a node is ordered to keep: the list as its parts come, and what becomes of models that leave it."""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
+
+from p2pcache.core import bitset
+from p2pcache.core.format.manifest import MAX_CHUNKS
+from p2pcache.core.protocol.keep_orders import (
+    MAX_ORDERS,
+    MAX_PARTS,
+    MAX_RANGES,
+    KeepOrder,
+    KeepOrders,
+)
+from p2pcache.core.swarm.commands import ALL
+from p2pcache.errors import RemoteProtocolError, UsageError
+from p2pcache.ids import Ref, RunSet, is_digest
+
+
+class KeptModel(NamedTuple):
+    """One model that is ordered here, or was."""
+
+    ref: Ref  # its tag, and the digest
+    ordered: (
+        RunSet  # runs that are to be here; `ALL` where the whole model is; 0: it is ordered no more
+    )
+    whole: bool  # it is shown under its tag
+    brought: bool  # nothing of it was here before: what is ordered no more goes
+    leaving: RunSet = 0  # runs that were ordered and are not any more
+    shown_at: float = 0.0  # unix seconds: when an order had it shown; 0: none did
+
+    @property
+    def digest(self) -> str:
+        """Of its manifest."""
+        return self.ref.digest or ""
+
+
+class OrderUpdate:
+    """The list that is coming, part by part."""
+
+    def __init__(self) -> None:
+        """Nothing has come."""
+        self._generation = -1
+        self._parts: list[KeepOrders] = []
+
+    def take_part(self, part: KeepOrders) -> list[KeepOrder] | None:
+        """Take the next part; returns the whole list with the last one, else None.
+
+        Raises:
+            RemoteProtocolError: no honest tracker sends this.
+        """
+        check_part(part)
+        if part.part == 0:
+            self._generation, self._parts = part.generation, []
+        if part.generation != self._generation or part.part != len(self._parts):
+            return None  # of a list whose beginning was lost; another one will come
+        self._parts.append(part)
+        if len(self._parts) < part.parts:
+            return None
+        orders = [order for each in self._parts for order in each.orders]
+        self._generation, self._parts = -1, []
+        return orders
+
+
+def check_part(part: KeepOrders) -> None:
+    """Check what a tracker sends.
+
+    Raises:
+        RemoteProtocolError: no honest tracker sends this.
+    """
+    if not 0 <= part.part < part.parts <= MAX_PARTS or len(part.orders) > MAX_ORDERS:
+        raise RemoteProtocolError(f"part {part.part} of {part.parts} of a list to keep")
+    if sum(len(order.ranges) for order in part.orders) > MAX_RANGES:
+        raise RemoteProtocolError("too many ranges in a list to keep")
+    for order in part.orders:
+        ref_of(order)
+        before = 0
+        for first, end in order.ranges:
+            if not before <= first < end <= MAX_CHUNKS:
+                raise RemoteProtocolError(f"runs [{first}, {end}) to keep")
+            before = end
+
+
+def ref_of(order: KeepOrder) -> Ref:
+    """The model of an order, by tag and digest.
+
+    Raises:
+        RemoteProtocolError: it names none.
+    """
+    if not is_digest(order.manifest_digest):
+        raise RemoteProtocolError("an order to keep without a digest")
+    text = f"{order.namespace}/{order.name}:{order.tag}@blake3:{order.manifest_digest}"
+    try:
+        return Ref.parse(text)
+    except UsageError as error:
+        raise RemoteProtocolError(f"an order to keep {text[:80]!a}: {error}") from None
+
+
+def take(
+    before: Mapping[str, KeptModel], orders: Iterable[KeepOrder], present: Collection[str]
+) -> dict[str, KeptModel]:
+    """The models that are kept from now on, and those of which something is left to go.
+
+    Args:
+        before: those until now, by digest.
+        orders: the new list; several of one digest add up.
+        present: digests of the models that have bytes here.
+    """
+    pieces: dict[str, list[KeepOrder]] = {}
+    for order in orders:
+        pieces.setdefault(order.manifest_digest, []).append(order)
+    after: dict[str, KeptModel] = {}
+    for digest, listed in pieces.items():
+        whole = any(order.whole for order in listed)
+        runs = ALL if whole else _union(listed)
+        known = before.get(digest)
+        if known is None:
+            after[digest] = KeptModel(ref_of(listed[0]), runs, whole, digest not in present)
+        else:
+            left = (known.leaving | known.ordered) & ~runs
+            after[digest] = known._replace(
+                ref=ref_of(listed[0]), ordered=runs, whole=whole, leaving=left
+            )
+    for digest in before.keys() - after.keys():
+        known = before[digest]
+        left = known.leaving | known.ordered
+        if known.brought and left:
+            after[digest] = known._replace(ordered=0, whole=False, leaving=left)
+    return after
+
+
+def _union(orders: Iterable[KeepOrder]) -> RunSet:
+    runs: RunSet = 0
+    for order in orders:
+        for first, end in order.ranges:
+            runs |= bitset.full(end - first) << first
+    return runs

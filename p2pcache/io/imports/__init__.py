@@ -1,0 +1,1 @@
+"""Imports: the files of a source become a manifest, each byte read once."""

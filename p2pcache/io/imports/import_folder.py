@@ -1,0 +1,188 @@
+"""What an import has done so far, so that it goes on where it was killed: a journal, and the bytes if they are kept.
+
+    FOLDER/journal.jsonl     a line for each file that is hashed, and for how much of one is durable
+    FOLDER/<hex>.part        a file's bytes; <hex> is of its path
+
+Lines are written after the bytes that they speak of are durable. What was interrupted in the middle of a line counts
+as not written.
+"""
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+from blake3 import blake3
+
+from p2pcache.core.format.manifest import File
+from p2pcache.errors import Conflict
+from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.origins.retry import Abandoned
+from p2pcache.io.sources.base import SourceFile
+
+KEPT_S = 7 * 86400.0  # of an import that nobody goes on with
+_JOURNAL = "journal.jsonl"
+_LOCK = "lock"
+
+
+class _Line(msgspec.Struct, omit_defaults=True):
+    """A line of the journal. What names the bytes comes first: another validator means other bytes."""
+
+    path: str
+    key: str
+    size: int
+    validator: str
+    durable: int = 0  # bytes of the part that are durable; of a whole file 0
+    whole: bool = False
+    lengths: list[int] = []
+    digests: str = ""
+    sha256: str = ""
+
+
+class ImportFolder:
+    """The folder of one import. Thread-safe as far as its files are: each is one thread's."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open or create it, and take its lock, which goes with the process.
+
+        Raises:
+            Conflict: another import has it.
+            NotAllowed, NoSpace: the disk refused.
+        """
+        self.path = folder
+        self._whole: dict[SourceFile, File] = {}
+        self._durable: dict[SourceFile, int] = {}
+        self._writing = threading.Lock()  # a thread may outlive the import that it reads for
+        with disk_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise Conflict(
+                    "another import from this place runs right now; wait for its end, or cancel it"
+                ) from None
+            self._read()
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            self._journal = os.open(folder / _JOURNAL, flags, 0o600)
+
+    def whole(self, file: SourceFile) -> File | None:
+        """The file's hashes, if all of it was read; its part may be missing."""
+        return self._whole.get(_named(file))
+
+    def durable(self, file: SourceFile) -> int:
+        """Bytes of the file's part that are durable."""
+        return self._durable.get(_named(file), 0)
+
+    def part(self, path: str) -> Path:
+        """Where a file's bytes are kept."""
+        return self.path / f"{blake3(path.encode()).hexdigest()[:32]}.part"
+
+    def lacks(self, file: SourceFile) -> int:
+        """Bytes of a file that its part has still to take."""
+        try:
+            held = self.part(file.path).stat().st_size
+        except OSError:
+            held = 0
+        return max(0, file.size - held)
+
+    def on_durable(self, file: SourceFile, size: int) -> None:
+        """Note that `size` bytes of a file's part are durable."""
+        self._write(_Line(file.path, file.key, file.size, file.validator, size))
+        self._durable[_named(file)] = size
+
+    def on_whole(self, file: SourceFile, hashed: File) -> None:
+        """Note the hashes of a file that was read."""
+        self._write(
+            _Line(
+                file.path, file.key, file.size, file.validator, whole=True, lengths=hashed.lengths.tolist(),
+                digests=hashed.digests.hex(), sha256=hashed.sha256.hex(),
+            )
+        )  # fmt: skip
+        self._whole[_named(file)] = hashed
+
+    def begin_anew(self, file: SourceFile) -> None:
+        """Begin a file anew: its bytes were wrong."""
+        with disk_errors(str(self.path)):
+            self.part(file.path).unlink(missing_ok=True)
+        self._whole.pop(_named(file), None)
+        self.on_durable(file, 0)
+
+    def discard(self) -> None:
+        """Delete all of it, at the end of an import."""
+        self.close()
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let go of it; what is there stays for the next try. Again is no error."""
+        with self._writing:
+            if self._journal >= 0:
+                os.close(self._journal)
+                os.close(self._lock)
+                self._journal = -1
+
+    def _write(self, line: _Line) -> None:
+        with self._writing, disk_errors(str(self.path)):
+            if self._journal < 0:
+                raise Abandoned("the import has ended")
+            os.write(self._journal, msgspec.json.encode(line) + b"\n")
+            os.fdatasync(self._journal)
+
+    def _read(self) -> None:
+        path = self.path / _JOURNAL
+        if not path.exists():
+            return
+        good = 0
+        with path.open("rb") as journal:
+            for data in journal:
+                try:
+                    line = msgspec.json.decode(data, type=_Line)
+                    digests, sha256 = bytes.fromhex(line.digests), bytes.fromhex(line.sha256)
+                    lengths = array("I", line.lengths)
+                except (msgspec.MsgspecError, ValueError, OverflowError):
+                    break
+                if not data.endswith(b"\n"):
+                    break
+                good += len(data)
+                file = SourceFile(line.path, line.key, line.size, line.validator)
+                if line.whole:
+                    self._whole[file] = File(line.path, line.size, lengths, digests, sha256)
+                else:
+                    self._whole.pop(file, None)
+                    self._durable[file] = line.durable
+        os.truncate(path, good)
+
+
+def folder_name(source: str, place: str) -> str:
+    """The name of an import's folder."""
+    return blake3(f"{source}\0{place}".encode()).hexdigest()[:32]
+
+
+def sweep(parent: Path, now: float | None = None) -> None:
+    """Delete the folders of imports that nobody has gone on with for a week."""
+    now = time.time() if now is None else now
+    if not parent.is_dir():
+        return
+    for folder in parent.iterdir():
+        with _quietly():
+            if now - (folder / _JOURNAL).stat().st_mtime > KEPT_S:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    try:
+        yield
+    except OSError:
+        return
+
+
+def _named(file: SourceFile) -> SourceFile:
+    return file._replace(sha256=b"")

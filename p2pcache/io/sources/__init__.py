@@ -1,0 +1,49 @@
+"""Sources: storages of others, from which models are imported in place.
+
+reader = open_reader(SourceSettings(url="s3://bucket/prefix"))
+for file in reader.files("llama"): ...            # path, key, size, validator, SHA-256 if the source knows it
+body = reader.open(file, start, length)           # exactly the bytes that were listed
+"""
+
+import re
+
+from p2pcache.errors import UsageError
+from p2pcache.io.sources.base import SourceFile, SourceReader
+from p2pcache.io.sources.settings import SourceSettings
+
+__all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
+
+_SHAPES = "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER]"
+
+
+def open_reader(settings: SourceSettings) -> SourceReader:
+    """Open the source that settings name. Contacts no server yet; a directory must exist.
+
+    Raises:
+        UsageError: a scheme or URL that isn't understood.
+        NotFound: a directory that doesn't exist.
+        NotAllowed: credentials that can't be right, or can't be had.
+    """
+    scheme = settings.url.partition("://")[0]
+    if scheme == "file":
+        from p2pcache.io.sources.directory import DirectoryReader
+
+        return DirectoryReader(settings.url)
+    if scheme == "s3":
+        from p2pcache.io.sources.bucket import BucketReader  # botocore costs 0.2 s to import
+
+        return BucketReader(settings)
+    if scheme == "az":
+        from p2pcache.io.sources.azure import AzureReader
+
+        return AzureReader(settings)
+    if scheme in ("http", "https"):
+        from p2pcache.io.sources.web import WebReader
+
+        return WebReader(settings)
+    if scheme == "hf":
+        from p2pcache.io.sources.hub import HubReader
+
+        return HubReader(settings)
+    shown = re.sub(r"//[^/@]*@", "//", settings.url)
+    raise UsageError(f"no source of this kind: {shown!r}; expected one of {_SHAPES}")

@@ -1,0 +1,342 @@
+"""HTTP to servers that an operator named, and to where they redirect, as far as that is safe.
+
+A server of others may answer with any redirect. Each name is resolved here, and only addresses that are allowed are
+connected to: so no redirect and no trick of DNS leads into this host or its private network. Credentials go to the
+named server alone. Redirects from https to http are refused.
+"""
+
+import base64
+import contextlib
+import ipaddress
+import netrc
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urljoin, urlsplit
+
+import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import HTTPError, SSLError
+
+from p2pcache.core.format.source_record import CHANGED
+from p2pcache.errors import (
+    NotAllowed,
+    NotFound,
+    OriginChanged,
+    OriginUnavailable,
+    P2PCacheError,
+    UsageError,
+)
+from p2pcache.io import redaction
+from p2pcache.io.origins.base import Body, OriginSettings
+from p2pcache.io.origins.causes import causes, one_line
+from p2pcache.io.origins.s3.body import S3Body
+
+MAX_REDIRECTS = 5  # hubs and mirrors use two
+MAX_URL_CHARS = 8192  # a signed URL of a cloud has some 1,500
+FOREIGN = (HTTPError, OSError, ValueError)
+_REDIRECTS = (301, 302, 303, 307, 308)
+_PORTS = {"http": 80, "https": 443}
+
+
+class Site(NamedTuple):
+    """What credentials are for: a scheme, a host and a port."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+def site_of(url: str) -> Site:
+    """The site of a URL.
+
+    Raises:
+        UsageError: it isn't one of http or https.
+    """
+    try:
+        parts = urlsplit(url)
+        scheme, host, port = parts.scheme, parts.hostname, parts.port
+    except ValueError:
+        scheme, host, port = "", None, None
+    if len(url) > MAX_URL_CHARS or not host or scheme not in _PORTS:
+        raise UsageError(f"not an http or https URL: {one_line(url)!a}")
+    return Site(scheme, host, port or _PORTS[scheme])
+
+
+class _Refused(Exception):
+    """An address that mustn't be connected to. No error of urllib3's, so that nothing retries it."""
+
+
+class _Guard:
+    """Which addresses may be connected to."""
+
+    def __init__(self, own: Site, *, private: bool) -> None:
+        self._own = own
+        self._private = private
+
+    def allowed(self, host: str, port: int) -> str:
+        """An address of a host that may be connected to.
+
+        Raises:
+            _Refused: there is none.
+            OSError: the name can't be resolved.
+        """
+        own = (host, port) == self._own[1:]
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for _, _, _, _, (address, *_rest) in found:
+            if self._good(str(address), own=own, literal=str(address) == host):
+                return str(address)
+        raise _Refused(f"{host} is a private, loopback or link-local address")
+
+    def _good(self, text: str, *, own: bool, literal: bool) -> bool:
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address
+        address = ipaddress.ip_address(text.partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_link_local:  # there clouds hand out credentials
+            return own and literal
+        return own or self._private or (address.is_global and not address.is_multicast)
+
+
+def _guarded(kind: Any, guard: _Guard) -> Any:
+    """A class of connections that ask the guard before they connect."""
+
+    class Guarded(kind):  # type: ignore[misc]
+        _dns_host: str  # what urllib3 connects to; `host` is what it asks for
+
+        def _new_conn(self) -> socket.socket:
+            name = self._dns_host
+            try:
+                self._dns_host = guard.allowed(self.host, self.port)
+                made: socket.socket = super()._new_conn()
+                return made
+            finally:
+                self._dns_host = name
+
+    return Guarded
+
+
+class Answer(NamedTuple):
+    """The last answer of a chain of redirects; read or close `raw`."""
+
+    url: str
+    status: int
+    headers: Mapping[str, str]
+    raw: Any  # urllib3's response
+    first_headers: Mapping[str, str]  # of the first answer: a hub tells there what the file is
+
+
+class GuardedHttp:
+    """Requests to one site, and to where it redirects. Thread-safe; blocking."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        private: bool = False,
+        bearer: str = "",
+        limits: OriginSettings | None = None,
+    ) -> None:
+        """No request is sent yet.
+
+        Args:
+            url: of the site that the operator named; its path doesn't count.
+            private: redirects may lead to private addresses and to this host; never to link-local ones.
+            bearer: token for this site alone; without one netrc is looked at.
+            limits: times and connections.
+
+        Raises:
+            UsageError: not a URL of http or https, or with a password in it.
+        """
+        self.site = site_of(url)
+        if "@" in urlsplit(url).netloc:
+            raise UsageError("a password in a URL ends up in logs; put it into ~/.netrc")
+        limits = OriginSettings() if limits is None else limits
+        self._secret = _authorization(self.site.host, bearer)
+        guard = _Guard(self.site, private=private)
+        self._pools = urllib3.PoolManager(
+            maxsize=limits.pool, retries=False,
+            timeout=urllib3.Timeout(connect=limits.connect_timeout_s, read=limits.read_timeout_s),
+            headers={"Accept-Encoding": "identity", "User-Agent": "p2pcache"},
+        )  # fmt: skip
+        http = type(
+            "_Http", (HTTPConnectionPool,), {"ConnectionCls": _guarded(HTTPConnection, guard)}
+        )
+        https = type(
+            "_Https", (HTTPSConnectionPool,), {"ConnectionCls": _guarded(HTTPSConnection, guard)}
+        )
+        self._pools.pool_classes_by_scheme = {"http": http, "https": https}
+
+    def ask(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+        """The answer behind all redirects, whatever its status. Its body isn't read yet.
+
+        Raises:
+            NotAllowed: a redirect, or a name, leads to where it mustn't.
+            OriginUnavailable: no answer.
+        """
+        first: Mapping[str, str] | None = None
+        trusted = True
+        for _ in range(MAX_REDIRECTS + 1):
+            site = site_of(url)
+            trusted = trusted and site == self.site
+            sent = {"Accept-Encoding": "identity", "User-Agent": "p2pcache", **(headers or {})}
+            if trusted and self._secret:
+                sent["Authorization"] = self._secret
+            raw = self._send(method, url, sent)
+            first = raw.headers if first is None else first
+            place = raw.headers.get("Location")
+            if raw.status not in _REDIRECTS or not place:
+                return Answer(url, raw.status, raw.headers, raw, first)
+            raw.drain_conn() if int(raw.headers.get("Content-Length") or 0) < 65536 else raw.close()
+            raw.release_conn()
+            target = joined(url, place)
+            if site.scheme == "https" and site_of(target).scheme == "http":
+                raise NotAllowed(f"{shown(url)} redirects from https to http; that isn't followed")
+            url = target
+        raise NotAllowed(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
+
+    def read_small(
+        self, url: str, limit: int, headers: Mapping[str, str] | None = None
+    ) -> tuple[bytes, Answer]:
+        """A small answer whole.
+
+        Raises:
+            P2PCacheError: a status that isn't 200, as `refusal`; or over `limit` bytes (UsageError).
+        """
+        answer = self.ask("GET", url, headers)
+        with contextlib.closing(answer.raw):
+            if answer.status != 200:
+                raise refusal(answer)
+            data = bytearray()
+            try:
+                while piece := answer.raw.read(65536):
+                    data += piece
+                    if len(data) > limit:
+                        raise UsageError(
+                            f"{shown(url)} answers with over {limit >> 20} MiB, too much for a list"
+                        )
+            except FOREIGN as error:
+                raise failure(error, url) from None
+            return bytes(data), answer
+
+    def open_range(
+        self, url: str, start: int, length: int, size: int, headers: Mapping[str, str]
+    ) -> tuple[Body, Answer]:
+        """Read a range of a file of `size` bytes.
+
+        Raises:
+            OriginChanged: a condition in `headers` doesn't hold, or the file has another size.
+            UsageError: the server ignores ranges.
+            P2PCacheError: as `refusal`.
+        """
+        wanted = {"Range": f"bytes={start}-{start + length - 1}", **headers}
+        answer = self.ask("GET", url, wanted)
+        try:
+            if answer.status in (412, 416):
+                raise OriginChanged(f"{shown(url)} {CHANGED}")
+            if answer.status not in (200, 206):
+                raise refusal(answer)
+            _check_range(answer, start, length, size)
+        except P2PCacheError:
+            answer.raw.close()
+            raise
+        return S3Body(shown(url), answer.raw, length, lambda error: failure(error, url),
+                      counted="Content-Length" in answer.headers), answer  # fmt: skip
+
+    def drop_connections(self) -> None:
+        """Drop unused connections."""
+        self._pools.clear()
+
+    def _send(self, method: str, url: str, headers: Mapping[str, str]) -> Any:
+        try:
+            return self._pools.request(
+                method, url, headers=headers, redirect=False, preload_content=False, retries=False
+            )
+        except _Refused as error:
+            raise NotAllowed(
+                f"{shown(url)}: {error}, where sources may not lead; if it is meant, set private = true in the "
+                "section of this source"
+            ) from None
+        except FOREIGN as error:
+            raise failure(error, url) from None
+
+
+def joined(url: str, place: str) -> str:
+    """Where a link of a page leads.
+
+    Raises:
+        UsageError: it can't be understood.
+    """
+    try:
+        return urljoin(url, place)
+    except ValueError:
+        raise UsageError(f"{shown(url)}: not an http or https URL: {one_line(place)!a}") from None
+
+
+def shown(url: str) -> str:
+    """A URL fit for messages: without its query, which may be a signature."""
+    return one_line(url.partition("?")[0])
+
+
+def refusal(answer: Answer) -> P2PCacheError:
+    """The error for a status that isn't a success."""
+    where, status = shown(answer.url), answer.status
+    if status in (404, 410):
+        return NotFound(f"{where} doesn't exist")
+    if status in (401, 403, 407):
+        return NotAllowed(
+            f"{where} answers {status}; credentials are missing or not allowed to read it (~/.netrc, or the "
+            "store's own)"
+        )
+    if status in (408, 425, 429) or status >= 500:
+        return OriginUnavailable(f"{where} answers {status}")
+    return P2PCacheError(f"{where} answers {status}")
+
+
+def failure(error: Exception, url: str) -> P2PCacheError:
+    """The error of our tree for one of `FOREIGN`; only its kind is shown, for its text may quote secrets."""
+    where = shown(url)
+    found = list(causes(error))
+    for one in found:
+        if isinstance(one, SSLError) or type(one).__name__ == "SSLCertVerificationError":
+            why = one_line(getattr(one, "verify_message", "") or type(one).__name__)
+            return NotAllowed(
+                f"{where}: its certificate isn't trusted ({why}); set SSL_CERT_FILE to the file of its CA"
+            )
+        if isinstance(one, OSError) and one.errno and not isinstance(one, socket.gaierror):
+            return OriginUnavailable(f"{where}: {os.strerror(one.errno)}")
+    return OriginUnavailable(f"{where} can't be read ({type(found[-1]).__name__})")
+
+
+def _check_range(answer: Answer, start: int, length: int, size: int) -> None:
+    if answer.headers.get("Content-Encoding", "identity") != "identity":
+        raise UsageError(f"{shown(answer.url)} is sent compressed; turn that off for model files")
+    came = answer.headers.get("Content-Length")
+    if answer.status == 200:
+        if start or came is None or int(came) != length:
+            raise UsageError(f"{shown(answer.url)}: the server ignores ranges; p2pcache needs them")
+        return
+    unit, _, rest = answer.headers.get("Content-Range", "").partition(" ")
+    place, _, total = rest.partition("/")
+    if unit != "bytes" or place != f"{start}-{start + length - 1}" or total not in ("*", str(size)):
+        raise OriginChanged(f"{shown(answer.url)} has another size: it {CHANGED}")
+
+
+def _authorization(host: str, bearer: str) -> str:
+    if bearer:
+        redaction.keep(bearer)
+        return f"Bearer {bearer}"
+    path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
+    try:
+        known = netrc.netrc(str(path)).authenticators(host)
+    except FileNotFoundError:
+        return ""
+    except (OSError, netrc.NetrcParseError, UnicodeDecodeError):
+        raise UsageError(f"{path} can't be read; it must be a netrc file of mode 0600") from None
+    if known is None:
+        return ""
+    user, _, password = known
+    redaction.keep(password or "")
+    return "Basic " + base64.b64encode(f"{user}:{password or ''}".encode()).decode()

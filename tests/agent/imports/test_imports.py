@@ -1,0 +1,204 @@
+"""Imports into a running agent, from a directory: what is read, written and served."""
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from p2pcache.core.format.manifest import digest_of, encode
+from p2pcache.core.format.source_record import CHANGED
+from p2pcache.ids import Ref
+from p2pcache.io.files.indexing import index_directory
+from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.sources.settings import SourceSettings
+from tests.agent.jobs.warm_kit import cluster, until
+from tests.agent.kit import agent, client, events, make_model, pull
+from tests.io.sources.kit import Web, serving
+from tests.tracker.kit import tracker
+
+FILES = {
+    "a.bin": os.urandom(1_200_000), "config.json": b"{}", "sub/same.json": b"{}", "empty": b"",
+    "sub/b.bin": os.urandom(300_000),
+}  # fmt: skip
+
+
+def lake(tmp: Path, **more: Any) -> dict[str, SourceSettings]:
+    """A source that holds one model, `m`."""
+    make_model(tmp / "lake" / "m", FILES)
+    (tmp / "origin").mkdir(exist_ok=True)
+    return {"lake": SourceSettings(url=(tmp / "lake").as_uri(), **more)}
+
+
+def tree(app: Any, done: dict[str, Any]) -> Path:
+    """The directory that a pull made."""
+    return Path(app.settings.cache_dir, "models", done["path"])
+
+
+async def taken(app: Any, url: str, ref: str = "team/m:v1", **how: Any) -> list[dict[str, Any]]:
+    """The events of an import, or the body of a refusal."""
+    async with (
+        client(app) as session,
+        session.post("/v1/import", json={"url": url, "ref": ref, **how}) as answer,
+    ):
+        return await events(answer)
+
+
+async def test_a_model_is_imported_and_other_nodes_read_it_at_the_source(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    manifest, _ = index_directory(tmp_path / "lake" / "m")
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        done = (await taken(first, f"{sources['lake'].url}/m"))[-1]
+        assert done["event"] == "done", done
+        assert done["bytes_read"] == done["bytes"] == manifest.size_bytes
+        again = await pull(first, "team/m:v1")
+        assert (again["bytes_origin"], again["bytes_peers"]) == (0, 0)
+        assert (tree(first, again) / "a.bin").read_bytes() == FILES["a.bin"]
+        assert not list((tmp_path / "a" / "imports").iterdir())
+    assert not (tmp_path / "origin/p2pcache/v1/blobs").exists()
+    # Another node, alone: all of its bytes come from the source.
+    async with agent(tmp_path, "b", origin=origin, sources=sources) as second:
+        got = await pull(second, "team/m:v1")
+        assert got["event"] == "done", got
+        assert got["digest"] == done["digest"]
+        for name, data in FILES.items():
+            assert (tree(second, got) / name).read_bytes() == data
+
+
+async def test_the_manifest_is_that_of_a_push(tmp_path: Path) -> None:
+    sources = lake(tmp_path)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri(), sources=sources) as app:
+        done = (await taken(app, f"{sources['lake'].url}/m", copy=True))[-1]
+    assert done["digest"] == digest_of(encode(index_directory(tmp_path / "lake" / "m")[0]))
+    assert len(list((tmp_path / "origin/p2pcache/v1/blobs").iterdir())) == 4
+    repo = OriginRepo(open_origin((tmp_path / "origin").as_uri()))
+    assert repo.sources_of(done["digest"]) is None
+
+
+async def test_what_changed_at_the_source_ends_a_pull_with_code_6(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+    (tmp_path / "lake/m/a.bin").write_bytes(os.urandom(1_200_000))
+    async with agent(tmp_path, "b", origin=origin, sources=sources) as second:
+        failed = await pull(second, "team/m:v1")
+        assert failed["code"] == 6
+        assert CHANGED in failed["message"]
+        assert "--repair" not in failed["message"]
+    # Imported again it is good again.
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        done = (await taken(first, f"{sources['lake'].url}/m"))[-1]
+        assert done["generation"] == 2
+
+
+async def test_a_node_without_the_source_says_so(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+    async with agent(tmp_path, "b", origin=origin) as second:
+        failed = await pull(second, "team/m:v1")
+        assert failed["code"] == 4
+        assert "[sources.lake]" in failed["message"]
+
+
+async def test_only_configured_sources_and_namespaces(tmp_path: Path) -> None:
+    sources = lake(tmp_path, namespaces="team, other")
+    origin = (tmp_path / "origin").as_uri()
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret/key").write_text("k")
+    (tmp_path / "lake/m/link").symlink_to(tmp_path / "secret/key")
+    async with agent(tmp_path, origin=origin, sources=sources) as app:
+        for url, ref, code in (
+            ("file:///etc", "team/m:v1", 2),
+            (f"{sources['lake'].url}/../secret", "team/m:v1", 6),
+            (f"{sources['lake'].url}/m", "third/m:v1", 4),
+            (f"{sources['lake'].url}/m", "team/m:v1", 2),  # the link
+            (f"{sources['lake'].url}/nothing", "team/m:v1", 3),
+        ):
+            refused = (await taken(app, url, ref))[-1]
+            assert refused["code"] == code, refused
+        assert (await taken(app, f"{sources['lake'].url}/m", exclude=["link"]))[-1]["code"] == 2
+    assert not list(OriginRepo(open_origin(origin)).refs("team"))
+
+
+async def test_an_import_again_of_what_is_partly_here(tmp_path: Path) -> None:
+    """Blobs that have a file already are filled from the parts."""
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, origin=origin, sources=sources) as app:
+        first = (await taken(app, f"{sources['lake'].url}/m", include=["*.bin"]))[-1]
+        assert first["files"] == 2
+        (tmp_path / "lake/m/config.json").write_text("[]")
+        second = (await taken(app, f"{sources['lake'].url}/m"))[-1]
+        assert second["generation"] == 2
+        got = await pull(app, "team/m:v1")
+        assert got["bytes_origin"] == 0
+        assert (tree(app, got) / "config.json").read_text() == "[]"
+        assert (tree(app, got) / "sub/b.bin").read_bytes() == FILES["sub/b.bin"]
+    tag = OriginRepo(open_origin(origin)).get_tag(Ref.parse("team/m:v1"))
+    assert tag.digest == second["digest"]
+
+
+async def test_a_cluster_reads_the_source_once_by_lease(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+    async with cluster(tmp_path, "", "", "", sources=sources) as nodes:
+        done = await asyncio.gather(*(pull(one, "team/m:v1") for one in nodes))
+        assert [one.get("event") for one in done] == ["done"] * 3, done
+        size = sum(len(data) for data in set(FILES.values()))
+        assert size <= sum(one["bytes_origin"] for one in done) <= 1.25 * size
+        for one, got in zip(nodes, done, strict=True):
+            assert (tree(one, got) / "a.bin").read_bytes() == FILES["a.bin"]
+
+
+async def test_a_node_without_the_source_gets_all_from_one_that_has_it(tmp_path: Path) -> None:
+    sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
+    async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
+        assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+    async with tracker(tmp_path / "origin") as one:
+        where = {"tracker": f"http://{one.address}"}
+        async with (
+            agent(tmp_path, "b", **where) as bare,
+            agent(tmp_path, "c", sources=sources, **where) as reader,
+        ):
+            await until(lambda: all(app.link and app.link.connected for app in (bare, reader)))
+            done = await asyncio.gather(pull(bare, "team/m:v1"), pull(reader, "team/m:v1"))
+    assert [got.get("event") for got in done] == ["done", "done"], done
+    assert done[0]["bytes_origin"] == 0
+
+
+async def test_a_cluster_learns_that_the_source_changed_and_serves_on(tmp_path: Path) -> None:
+    sources = lake(tmp_path)
+    async with cluster(tmp_path, "", "", "", sources=sources) as nodes:
+        assert (await taken(nodes[0], f"{sources['lake'].url}/m"))[-1]["event"] == "done"
+        (tmp_path / "lake/m/a.bin").write_bytes(os.urandom(1_200_000))
+        # The importer has all of it, and gives it to others.
+        served = await pull(nodes[1], "team/m:v1")
+        assert (served["event"], served["bytes_origin"]) == ("done", 0)
+    (tmp_path / "n").mkdir()
+    (tmp_path / "n/origin").symlink_to(tmp_path / "origin")
+    async with cluster(tmp_path / "n", "", "", sources=sources) as strangers:
+        failed = await asyncio.gather(*(pull(one, "team/m:v1") for one in strangers))
+        assert [one["code"] for one in failed] == [6, 6], failed
+        assert all(CHANGED in one["message"] for one in failed), failed
+
+
+async def test_an_agent_that_stops_ends_its_imports(tmp_path: Path) -> None:
+    (tmp_path / "origin").mkdir()
+    data = bytes(60_000_000)
+    with serving(Web()) as web:
+        web.files["/m/a.bin"] = data
+        more: dict[str, Any] = {
+            "origin": (tmp_path / "origin").as_uri(), "sources": {"w": SourceSettings(url=web.url)},
+            "origin_bytes_per_s": 5_000_000,
+        }  # fmt: skip
+        async with agent(tmp_path, **more) as app:
+            begun = asyncio.gather(taken(app, f"{web.url}/m/a.bin"), return_exceptions=True)
+            await until(web.bodies)
+            assert any(one.name.startswith("import") for one in threading.enumerate())
+        await begun
+        async with asyncio.timeout(8):
+            await until(
+                lambda: not any(one.name.startswith("import_") for one in threading.enumerate())
+            )

@@ -1,0 +1,250 @@
+"""Parts of models that a tracker orders a node to keep: real agents, orders by hand."""
+
+import asyncio
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from p2pcache.agent.app import AgentApp
+from p2pcache.core import bitset
+from p2pcache.core.format.layout import Layout
+from p2pcache.core.protocol.keep_orders import KeepOrder, KeepOrders
+from p2pcache.ids import RunSet
+from tests.agent.jobs.warm_kit import cluster, get, until
+from tests.agent.kit import agent, client, make_model, pull, push
+
+MB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker orders nothing by itself."""
+    said = AgentApp.announcement
+    monkeypatch.setattr(
+        AgentApp, "announcement", lambda app: msgspec.structs.replace(said(app), keeps=False)
+    )
+
+
+REF = "team/m:v1"
+
+
+def model(tmp: Path, size: int = 8 * MB) -> Layout:
+    data = {"weights.bin": random.Random(1).randbytes(size), "config.json": b"{}"}
+    return push(tmp / "origin", make_model(tmp / "m", data), REF)
+
+
+def order(layout: Layout, *ranges: tuple[int, int], whole: bool = False) -> KeepOrder:
+    return KeepOrder("team", "m", "v1", layout.digest, ranges, whole)
+
+
+async def tell(app: AgentApp, *orders: KeepOrder, generation: int = 1) -> None:
+    await app.keeps.on_orders(KeepOrders(generation, 0, 1, orders))
+
+
+def span(first: int, end: int) -> RunSet:
+    return bitset.full(end - first) << first
+
+
+def has(app: AgentApp, layout: Layout) -> RunSet:
+    swarm = app.downloads.swarms.get(layout.digest)
+    return swarm.have_runs() if swarm is not None else 0
+
+
+async def until_has(app: AgentApp, layout: Layout, runs: RunSet) -> None:
+    await until(lambda: has(app, layout) == runs and not app.downloads.running)
+
+
+async def row(app: AgentApp) -> dict[str, Any]:
+    (only,) = (await get(app, "/v1/models"))["models"]
+    found: dict[str, Any] = only
+    return found
+
+
+def no_storage(tmp: Path) -> None:
+    shutil.rmtree(tmp / "origin")
+
+
+async def test_parts_are_fetched_once_shown_and_kept(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    half = layout.run_count // 2
+    async with cluster(tmp_path, "", "") as (one, other):
+        await asyncio.gather(
+            tell(one, order(layout, (0, half))),
+            tell(other, order(layout, (half, layout.run_count))),
+        )
+        await until_has(one, layout, span(0, half))
+        await until_has(other, layout, span(half, layout.run_count))
+        told = await row(one)
+        assert (told["ref"], told["kept"], told["complete"]) == (REF, "part", False)
+        assert told["bytes_done"] == layout.bytes_of(span(0, half))
+        room = await get(one, "/v1/room")
+        assert room["kept_bytes"] == told["bytes_done"]
+        read = sum(app.metrics.totals()["origin"] for app in (one, other))
+        assert read == layout.total_bytes, "each byte leaves storage once"
+        (ended,) = (await get(one, "/v1/history"))["history"]
+        assert (ended["action"], ended["bytes"]) == ("keep", told["bytes_done"])
+        async with client(one) as session, session.delete(f"/v1/model?ref={REF}") as answer:
+            assert answer.status == 409
+            assert "keep" in (await answer.json())["message"]
+
+
+async def test_a_pull_takes_all_from_holders_of_parts_when_storage_is_gone(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    count = layout.run_count
+    cuts = [0, count // 3, 2 * count // 3, count]
+    async with cluster(tmp_path, *[""] * 4) as apps:
+        *holders, reader = apps
+        for app, first, end in zip(holders, cuts, cuts[1:], strict=False):
+            await tell(app, order(layout, (first, end)))
+        for app, first, end in zip(holders, cuts, cuts[1:], strict=False):
+            await until_has(app, layout, span(first, end))
+        no_storage(tmp_path)
+        done = await pull(reader, f"{REF}@blake3:{layout.digest}")
+        assert done["event"] == "done", done
+        assert (done["bytes_peers"], done["bytes_origin"]) == (layout.total_bytes, 0)
+        assert all(app.metrics.totals()["served"] for app in holders)
+        located = (await get(reader, f"/v1/locate?ref={REF}@blake3:{layout.digest}"))["nodes"]
+        assert [row["share"] == 1.0 for row in located] == [True, False, False, False]
+        assert [row["kept"] for row in located] == ["", "part", "part", "part"]
+        assert not any(row["pinned"] or row["held"] for row in located)
+        assert all(row["last_used"] for row in located)
+        mine = await pull(holders[0], f"{REF}@blake3:{layout.digest}")
+        assert mine["bytes_peers"] == layout.bytes_of(span(cuts[1], count)), (
+            "it begins with its part"
+        )
+
+
+async def test_parts_are_there_after_a_restart_and_served_without_a_pull(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (reader,):
+        where = {"tracker": reader.settings.tracker}
+        async with agent(tmp_path, "kept", **where) as app:
+            await tell(app, order(layout, (2, layout.run_count)))
+            await until_has(app, layout, span(2, layout.run_count))
+        async with agent(tmp_path, "kept", **where) as app:
+            assert has(app, layout) == span(2, layout.run_count)
+            await until(lambda: app.link is not None and app.link.connected)
+            async with (
+                client(app) as session,
+                session.post("/v1/prune", json={"all": True}) as answer,
+            ):
+                assert answer.status == 200
+            done = await pull(reader, REF)
+            assert done["bytes_peers"] == layout.bytes_of(span(2, layout.run_count))
+            assert done["bytes_origin"] == layout.bytes_of(span(0, 2))
+
+
+async def test_orders_that_shrink_free_their_space(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    count = layout.run_count
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, (0, 20)))
+        await until_has(app, layout, span(0, 20))
+        await tell(app, order(layout, (5, 10)), generation=2)
+        await until_has(app, layout, span(5, 10))
+        assert app.store.usage().filled_bytes <= layout.bytes_of(span(5, 10)) + 64 * 1024
+        await tell(app, order(layout, (8, count)), generation=3)
+        await until_has(app, layout, span(8, count))
+        await tell(app, generation=4)
+        await until(lambda: layout.digest not in app.downloads.swarms)
+        assert app.store.models() == []
+        assert app.store.usage().cached_bytes == 0
+
+
+async def test_what_a_client_pulled_meanwhile_stays(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, (0, 4)))
+        await until_has(app, layout, span(0, 4))
+        assert (await pull(app, REF))["event"] == "done"
+        await tell(app, generation=2)
+        await until(lambda: not app.store.orders.all_kept())
+        told = await row(app)
+        assert (told["complete"], told["kept"]) == (True, "")
+
+
+async def test_a_whole_model_is_shown_as_by_a_warm_and_goes_when_it_is_ordered_no_more(
+    tmp_path: Path,
+) -> None:
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, whole=True))
+        await until((tmp_path / "n0/models/team/m/v1/weights.bin").exists)
+        await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
+        told = await row(app)
+        assert (told["complete"], told["kept"], told["tags"]) == (True, "whole", ["v1"])
+        await tell(app, generation=2)
+        await until(lambda: not app.store.orders.all_kept())
+        assert (await row(app))["remote"]
+        assert not (tmp_path / "n0/models/team/m/v1").exists()
+
+
+async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    sent: list[Any] = []
+    async with cluster(tmp_path, "", cache_quota="4MiB") as (app,):
+        assert app.link is not None
+        spied: Callable[[Any], None] = app.link.send
+
+        def send(message: Any) -> None:
+            sent.append(message)
+            spied(message)
+
+        app.link.send = send  # type: ignore[method-assign]
+        await tell(app, order(layout, (0, layout.run_count - 1)))
+        await until(lambda: app.keeps.figures()[2] == 1)
+        await until(lambda: any(_refused(message) for message in sent))
+        (said,) = next(message.kept for message in sent if _refused(message))
+        assert (said.refused, said.runs_had) == ("quota", 0)
+        assert "cache_quota" in said.detail
+        await tell(app, order(layout, (0, 8)), generation=2)
+        await until_has(app, layout, span(0, 8))
+
+
+def _refused(message: Any) -> bool:
+    return any(row.refused for row in getattr(message, "kept", ()))
+
+
+async def test_a_loader_takes_only_its_runs_from_holders_of_parts(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    cut = layout.run_count // 2
+    async with cluster(tmp_path, "", "", "") as (low, high, reader):
+        await tell(low, order(layout, (0, cut)))
+        await tell(high, order(layout, (cut, layout.run_count)))
+        await until_has(low, layout, span(0, cut))
+        await until_has(high, layout, span(cut, layout.run_count))
+        no_storage(tmp_path)
+        wish = {"ref": f"{REF}@blake3:{layout.digest}", "needed": True}
+        async with client(reader) as session, session.post("/v1/load", json=wish) as answer:
+            first = json.loads(await answer.content.readline())
+            runs = [[2, 5], [cut + 1, cut + 3]]
+            body = {"load": first["load"], "runs": runs, "urgent": True}
+            async with session.post("/v1/demand", json=body) as said:
+                assert await said.json() == {"missing": 5}
+            wanted = span(2, 5) | span(cut + 1, cut + 3)
+            await until(lambda: has(reader, layout) == wanted)
+            await asyncio.sleep(0.2)
+        assert has(reader, layout) == wanted
+        assert low.metrics.totals()["served"] == layout.bytes_of(span(2, 5))
+        assert high.metrics.totals()["served"] == layout.bytes_of(span(cut + 1, cut + 3))
+
+
+async def test_a_manifest_comes_from_a_holder_when_storage_is_gone(tmp_path: Path) -> None:
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, (0, layout.run_count)))
+        await until_has(app, layout, span(0, layout.run_count))
+    gone = tmp_path / "origin"
+    gone.rename(tmp_path / "away")
+    gone.mkdir()
+    async with cluster(tmp_path, "", "") as (app, reader):  # with a tracker that knows nothing
+        gone.rmdir()
+        assert has(app, layout) == span(0, layout.run_count)
+        done = await pull(reader, f"{REF}@blake3:{layout.digest}")
+        assert (done["event"], done["bytes_peers"]) == ("done", layout.total_bytes), done

@@ -1,0 +1,63 @@
+"""Signing and checking by the command, with the library's own command as an opponent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import IntegrityError, NotAllowed, NotFound
+from tests.cli.conftest import Run
+from tests.io.signatures.signing_kit import library, make_certificates, make_key
+
+
+def test_what_the_command_signs_the_library_checks(run: Run, model: Path, tmp_path: Path) -> None:
+    private, public = make_key(tmp_path)
+    _, stranger = make_key(tmp_path, "stranger")
+    assert isinstance(run("show", "team/m:v1", "--signature").exception, NotFound)
+    said = run("sign", "Team/M:v1", "--key", private)
+    assert said.exit_code == 0, said.exception
+    tree = Path(run("pull", "team/m:v1").stdout.strip())
+    assert said.stdout == f"Team/M:v1@blake3:{tree.name[1:]}\n"
+    shown = run("show", "team/m:v1", "--signature").stdout
+    (tmp_path / "model.sig").write_text(shown)
+    how = ("--signature", tmp_path / "model.sig", "--public_key", public)
+    assert library("verify", "key", tree, *how) == 0
+    good = run("verify", "team/m:v1", "--signature", "--key", stranger, "--key", public)
+    assert good.exit_code == 0, good.exception
+    bad = run("verify", "team/m:v1", "--signature", "--key", stranger)
+    assert isinstance(bad.exception, NotAllowed)
+    assert f"1 signatures of other keys; expected one of {stranger}" in str(bad.exception)
+    run("sign", "team/m:v1", "--key", private)
+    document = json.loads(run("show", "team/m:v1", "--signature", "--json").stdout)
+    assert len(document["signatures"]) == 2  # each signature has dice of its own
+
+
+def test_a_push_can_sign(run: Run, model: Path, tmp_path: Path) -> None:
+    key, certificate, authority = make_certificates(tmp_path, "ours")
+    how = ("--sign", key, "--certificate", certificate, "--chain", authority)
+    assert run("push", model, "team/m:v2", *how).exit_code == 0
+    run("pull", "team/m:v2")
+    said = run("verify", "team/m:v2", "--signature", "--key", authority)
+    assert said.exit_code == 0, said.exception
+    run("pull", "team/m:v1")
+    assert run("verify", "team/m:v1", "--signature", "--key", authority).exit_code == 1
+
+
+def test_a_manifest_that_lies_about_a_sha256_isnt_signed(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, _ = make_key(tmp_path)
+    run("push", model, "team/m:v3", "--sha256")
+    run("pull", "team/m:v3")
+    monkeypatch.setattr("p2pcache.io.signatures.library.sha256_of", lambda _: bytes(32))
+    assert isinstance(run("sign", "team/m:v3", "--key", private).exception, IntegrityError)
+    assert isinstance(run("show", "team/m:v3", "--signature").exception, NotFound)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("verify", "m", "--signature"), ("verify", "m", "--key", "x"), ("push", ".", "m", "--certificate", "x"),
+     ("sign", "m"), ("sign", "m", "--key", "x", "--chain", "y")],
+)  # fmt: skip
+def test_options_that_make_no_sense_alone(run: Run, words: tuple[str, ...]) -> None:
+    assert run(*words).exit_code == 2

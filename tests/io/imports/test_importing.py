@@ -1,0 +1,215 @@
+"""Imports that are killed go on where they were; each byte is read once."""
+
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from p2pcache.core.format.chunking import MiB
+from p2pcache.core.format.manifest import File, make_manifest
+from p2pcache.errors import Conflict, OriginUnavailable
+from p2pcache.io.files.indexing import index_directory
+from p2pcache.io.imports import importing
+from p2pcache.io.imports.file_hasher import FileHasher
+from p2pcache.io.imports.import_folder import ImportFolder, sweep
+from p2pcache.io.imports.importing import Importing
+from p2pcache.io.sources.base import SourceFile
+from p2pcache.io.sources.settings import SourceSettings
+from p2pcache.io.sources.source import Source
+from tests.io.sources.kit import Answer, Web, serving
+
+
+def safetensors(tensors: list[int], pad: int = 0) -> bytes:
+    """A valid file of tensors of so many bytes."""
+    entries, at = [], 0
+    for number, size in enumerate(tensors):
+        entries.append(
+            f'"t{number}":{{"dtype":"U8","shape":[{size}],"data_offsets":[{at},{at + size}]}}'
+        )
+        at += size
+    header = ("{" + ",".join(entries) + " " * pad + "}").encode()
+    return struct.pack("<Q", len(header)) + header + random.Random(3).randbytes(at)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.safetensors", safetensors([300_000, 10, 700_000], pad=777)),
+        ("cut.safetensors", safetensors([300_000])[:-5]),
+        ("short.safetensors", b"1234"),
+        ("empty.safetensors", b""),
+        ("wild.safetensors", b"\xff" * 300_000),
+        ("plain.bin", random.Random(4).randbytes(600_001)),
+        ("empty", b""),
+    ],
+)
+@pytest.mark.parametrize("piece", [1 * MiB, 100_003, 7])
+def test_a_hasher_cuts_and_hashes_as_an_index_does(
+    tmp_path: Path, name: str, data: bytes, piece: int
+) -> None:
+    if piece == 7:
+        data = data[:20_000]
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / name).write_bytes(data)
+    hasher = FileHasher(name, len(data), sha256=True)
+    view = memoryview(data)
+    for start in range(0, len(data), piece):
+        hasher.update(view[start : start + piece])
+    expected, _ = index_directory(tmp_path / "m", sha256=True)
+    assert make_manifest([hasher.file()]) == expected
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving(Web()) as one:
+        for number in range(3):
+            one.files[f"/m/{number}.bin"] = random.Random(number).randbytes(3_000_000)
+        one.files["/m/all.list"] = b"0.bin\n1.bin\n2.bin\n"
+        yield one
+
+
+def ranges(web: Web, path: str) -> list[str]:
+    return [
+        headers.get("range", "") for method, p, headers in web.seen if (method, p) == ("GET", path)
+    ]
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_failed_import_goes_on_with_what_it_lacks(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+) -> None:
+    monkeypatch.setattr(importing, "DURABLE_BYTES", 1 * MiB)
+    source = Source("s", SourceSettings(url=web.url))
+    source._policy.retry_for_s = 0.0
+    files = source.files("m/all.list")
+    done: list[str] = []
+
+    def spoilt(path: str, headers: dict[str, str]) -> Answer | None:
+        if path != "/m/1.bin" or "range" not in headers:
+            return None
+        while len(done) < 2:  # the others first
+            time.sleep(0.01)
+        status, more, data = web.answer(path, headers)
+        return (
+            status,
+            {**more, "Content-Length": str(len(data)), "Connection": "close"},
+            data[:2_500_000],
+        )
+
+    web.spoil = spoilt
+    folder = ImportFolder(tmp_path / "f")
+    noted = folder.on_whole
+
+    def on_whole(file: SourceFile, hashed: File) -> None:
+        noted(file, hashed)
+        done.append(file.path)
+
+    monkeypatch.setattr(folder, "on_whole", on_whole)
+    with pytest.raises(OriginUnavailable):
+        Importing(source, files, folder, keep=keep).read_files()
+    folder.close()
+    web.spoil = lambda _path, _headers: None
+    web.seen.clear()
+    again = ImportFolder(tmp_path / "f")
+    trying = Importing(source, files, again, keep=keep)
+    hashed = trying.read_files()
+    assert ranges(web, "/m/0.bin") == ranges(web, "/m/2.bin") == []
+    first = 2 * MiB if keep else 0
+    assert ranges(web, "/m/1.bin") == [f"bytes={first}-2999999"]
+    assert trying.progress.bytes_read == 3_000_000 - first
+    assert trying.progress.bytes_done == trying.progress.bytes_total == 9_000_000
+    model = tmp_path / "m"
+    model.mkdir()
+    for number in range(3):
+        (model / f"{number}.bin").write_bytes(web.files[f"/m/{number}.bin"])
+    assert make_manifest(hashed) == index_directory(model)[0]
+    again.close()
+
+
+def test_what_changed_meanwhile_is_read_anew(web: Web, tmp_path: Path) -> None:
+    source = Source("s", SourceSettings(url=web.url))
+    folder = ImportFolder(tmp_path / "f")
+    first = Importing(source, source.files("m/all.list"), folder, keep=True).read_files()
+    web.files["/m/1.bin"] = b"new"
+    web.seen.clear()
+    second = Importing(source, source.files("m/all.list"), folder, keep=True).read_files()
+    assert second[0] == first[0]
+    assert second[1].size == 3
+    assert folder.part("1.bin").read_bytes() == b"new"
+    assert ranges(web, "/m/0.bin") == []
+    with pytest.raises(Conflict):
+        ImportFolder(tmp_path / "f")
+    folder.close()
+
+
+def test_a_torn_journal_counts_up_to_its_last_line(web: Web, tmp_path: Path) -> None:
+    source = Source("s", SourceSettings(url=web.url))
+    files = source.files("m/all.list")
+    folder = ImportFolder(tmp_path / "f")
+    Importing(source, files, folder, keep=True).read_files()
+    folder.close()
+    journal = tmp_path / "f/journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:2]) + lines[2][:40])
+    folder = ImportFolder(tmp_path / "f")
+    assert [folder.whole(file) is not None for file in files].count(True) == 2
+    assert journal.read_bytes() == b"".join(lines[:2])
+    folder.close()
+    sweep(tmp_path, now=time.time() + 8 * 86400)
+    assert not (tmp_path / "f").exists()
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from p2pcache.io.imports import importing
+from p2pcache.io.imports.import_folder import ImportFolder
+from p2pcache.io.sources.base import SourceFile
+from p2pcache.io.sources.settings import SourceSettings
+from p2pcache.io.sources.source import Source
+importing.DURABLE_BYTES = 1 << 20
+source = Source("s", SourceSettings(url=sys.argv[1]))
+importing.Importing(source, source.files("m/all.list"), ImportFolder(Path(sys.argv[2])), keep=True).read_files()
+"""
+
+
+def test_killed_in_the_middle(web: Web, tmp_path: Path) -> None:
+    whole = web.files["/m/1.bin"]
+
+    def slow(path: str, headers: dict[str, str]) -> Answer | None:
+        if path == "/m/1.bin" and "range" in headers:
+            status, more, data = web.answer(path, headers)
+            return status, {**more, "Content-Length": str(len(data))}, data[:2_200_000]
+        return None
+
+    def hung(path: str, headers: dict[str, str]) -> Answer | None:
+        if path == "/m/1.bin" and headers.get("range", "").startswith("bytes=2"):
+            time.sleep(30)
+        return slow(path, headers)
+
+    web.spoil = hung
+    process = subprocess.Popen([sys.executable, "-c", KILLED, web.url, str(tmp_path / "f")])
+    journal = tmp_path / "f/journal.jsonl"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        lines = journal.read_bytes().splitlines() if journal.exists() else []
+        if any(b'"1.bin"' in line and b'"durable":2097152' in line for line in lines):
+            break
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    web.spoil = lambda _path, _headers: None
+    web.seen.clear()
+    source = Source("s", SourceSettings(url=web.url))
+    folder = ImportFolder(tmp_path / "f")
+    Importing(source, source.files("m/all.list"), folder, keep=True).read_files()
+    assert ranges(web, "/m/1.bin") == ["bytes=2097152-2999999"]
+    assert folder.part("1.bin").read_bytes() == whole
+    folder.close()

@@ -1,0 +1,197 @@
+"""Parts of a model go while others stay: their space is free, what stays is served, and nothing wrong is believed."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.protocol.keep_orders import KeepOrder
+from p2pcache.errors import Conflict, NotFound
+from p2pcache.ids import Ref
+from p2pcache.io.models import room
+from p2pcache.io.models.model_chunks import ModelStore
+from p2pcache.io.models.room import Wanted
+from p2pcache.io.models.store import Store
+from tests.io.models.store_kit import REF, Model, open_store, read_chunk
+
+CHUNK = 1 << 20
+FILES = {"config.json": b"{}" * 50, "a.bin": os.urandom(6 * CHUNK), "b.bin": os.urandom(2 * CHUNK)}
+MODEL = Model(FILES, CHUNK)
+RUNS = MODEL.layout.run_count
+
+
+def order(runs: tuple[int, int], wanted: Model = MODEL) -> KeepOrder:
+    return KeepOrder(REF.namespace, REF.name, REF.tag, wanted.digest, (runs,))
+
+
+def span(first: int, end: int) -> int:
+    return bitset.full(end - first) << first
+
+
+def disk_bytes(path: Path) -> int:
+    files = [p for p in (path / "cache").rglob("*") if p.is_file() and p.name != "spare"]
+    return sum(
+        {
+            p.stat().st_ino: p.stat().st_blocks * 512 for p in files if "agent.db" not in p.name
+        }.values()
+    )
+
+
+def known(store: Store) -> ModelStore:
+    model = store.get(MODEL.digest)
+    assert model is not None
+    return model
+
+
+def filled(path: Path) -> Store:
+    store = open_store(path)
+    MODEL.fill(MODEL.add(store))
+    MODEL.add(store).flush()
+    return store
+
+
+def test_the_space_of_runs_that_go_is_free_and_the_others_are_served_also_later(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        before = disk_bytes(tmp_path)
+        lost: list[int] = []
+        model.on_lost = lost.append
+        freed = store.removal.let_go(model, span(2, RUNS))
+        assert freed >= (RUNS - 3) * CHUNK
+        assert before - disk_bytes(tmp_path) >= (RUNS - 3) * CHUNK
+        assert model.have_runs() == span(0, 2)
+        union = 0
+        for runs in lost:
+            union |= runs
+        assert union == span(2, RUNS), "peers are told"
+        with pytest.raises(NotFound):
+            model.source(RUNS - 1)
+        (info,) = store.models()
+        assert not info.complete
+        assert store.usage().filled_bytes < 3 * CHUNK, "what went counts for no quota"
+    with contextlib.closing(open_store(tmp_path)) as store:
+        model = known(store)
+        assert model.have_runs() == span(0, 2)
+        MODEL.assert_proved(model)
+        MODEL.fill(model)
+        MODEL.assert_tree(tmp_path / "cache/models" / model.publish(REF, 1))
+
+
+def test_a_peer_that_is_being_sent_a_run_gets_its_bytes(tmp_path: Path) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        chunk = 7
+        source = model.source(chunk)
+        before = disk_bytes(tmp_path)
+        store.removal.let_go(model, span(2, RUNS))
+        assert before - disk_bytes(tmp_path) <= 4.1 * CHUNK
+        assert os.pread(source.fd, source.length, source.offset) == MODEL.chunk(chunk)
+        del source
+        store.keep_spare()  # what looks again from time to time
+        assert before - disk_bytes(tmp_path) >= (RUNS - 3) * CHUNK
+
+
+def test_a_chunk_that_is_fetched_again_meanwhile_is_right(tmp_path: Path) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        reader = model.source(3)
+        store.removal.let_go(model, span(2, RUNS))
+        chunk = next(iter(MODEL.layout.run_chunks(3)))
+        writer = model.begin(chunk)
+        assert writer is not None
+        data = memoryview(MODEL.chunk(chunk))
+        writer.put(0, data)
+        del reader
+        store.keep_spare()
+        writer.update(data)
+        assert writer.finish()
+        store.keep_spare()
+        assert read_chunk(model, chunk) == MODEL.chunk(chunk)
+        assert model.verify() == []
+
+
+def test_what_a_crash_left_is_free_after_the_next_look(tmp_path: Path) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        held = model.source(3), model.source(7)
+        store.removal.let_go(model, span(2, RUNS))
+        before = disk_bytes(tmp_path)
+        del held
+    with contextlib.closing(open_store(tmp_path)) as store:
+        model = known(store)
+        assert disk_bytes(tmp_path) == before
+        store.removal.free_holes(model)
+        assert before - disk_bytes(tmp_path) >= 6 * CHUNK
+        MODEL.assert_proved(model)
+
+
+def test_a_blob_of_another_model_stays_whole(tmp_path: Path) -> None:
+    other = Model({"a.bin": FILES["a.bin"], "more": b"x" * 5000}, CHUNK)
+    with contextlib.closing(filled(tmp_path)) as store:
+        other.fill(other.add(store))
+        other.add(store).publish(Ref.parse("team/other:v1"), 1)
+        store.removal.let_go(MODEL.add(store), span(0, RUNS))
+        other.assert_tree(tmp_path / "cache/models/team/other/v1")
+        assert not (tmp_path / "cache/partial" / MODEL.layout.blobs[-1].id).exists()
+
+
+def test_a_model_in_use_stays_as_it_is(tmp_path: Path) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        path = tmp_path / "cache/models" / model.publish(REF, 1)
+        model.pin()
+        with pytest.raises(Conflict):
+            store.removal.let_go(model, span(2, RUNS))
+        model.unpin()
+        text = "import sys,time; f=open(sys.argv[1]); print('open', flush=True); time.sleep(30)"
+        command = [sys.executable, "-c", text, str(path / "b.bin")]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            reader.stdout.readline()
+            with pytest.raises(Conflict, match="in use"):
+                store.removal.let_go(model, span(2, RUNS))
+            reader.kill()
+        assert model.complete
+
+
+# -- orders beside quota, pins and rm --------------------------------------------------------------
+
+
+def test_ordered_parts_stay_when_a_model_is_evicted(tmp_path: Path) -> None:
+    with contextlib.closing(filled(tmp_path)) as store:
+        MODEL.add(store).publish(REF, 1)
+        store.orders.replace([order((0, 3))], {MODEL.digest})
+        whole = room.choose(store, Wanted(RUNS * CHUNK), 0.0)
+        assert not whole.plan.victims, "the ordered part can't go"
+        choice = room.choose(store, Wanted(4 * CHUNK), 0.0)
+        (victim,) = choice.plan.victims
+        freed = store.evict_model(victim.digest, victim.value)
+        assert freed >= 4 * CHUNK
+        model = known(store)
+        assert model.have_runs() == span(0, 3)
+        assert not (tmp_path / "cache/models/team/llama/v1").exists(), "half a model isn't shown"
+        (info,) = store.models()
+        assert (info.remote, info.kept) == (False, "part")
+        told = room.state(store, {}, 0.0)
+        assert told["kept_bytes"] == MODEL.layout.bytes_of(span(0, 3))
+        assert not room.choose(store, Wanted(1), 0.0).plan.victims
+        assert "keeps" in room.choose(store, Wanted(1), 0.0).kept[MODEL.digest]
+
+
+def test_a_kept_part_has_its_name_and_survives_prune_and_rm(tmp_path: Path) -> None:
+    with contextlib.closing(open_store(tmp_path)) as store:
+        store.orders.replace([order((0, 3))], ())
+        MODEL.fill(MODEL.add(store), range(3))
+        MODEL.add(store).flush()
+        (info,) = store.models()
+        assert info.as_json()["ref"] == str(REF)
+        assert store.named(REF) == MODEL.digest
+        users = room.users_and_claims(store, [MODEL.digest], 0.0)
+        assert "keep" in users.held[MODEL.digest]
+        assert not store.prune(all_unused=True, users=users).removed
