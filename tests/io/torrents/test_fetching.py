@@ -80,7 +80,7 @@ def own_address() -> str:
 def fetch(torrent: bytes, folder: Path, ways: Ways = HERE, looks: int = 200) -> Fetching:
     """Follow a download to its end, or for so many looks."""
     with Fetching(ways) as session:
-        for _ in itertools.islice(session.files(read_metainfo(torrent), folder), looks):
+        for _ in itertools.islice(session.steps_of(read_metainfo(torrent), folder), looks):
             pass
     return session
 
@@ -122,7 +122,7 @@ def test_a_lying_web_seed_brings_nothing(tmp_path: Path) -> None:
         torrent = of_bytes("w.bin", DATA, **{"url-list": f"{url}/".encode()})
         done = 0
         with Fetching(HERE) as session:
-            for at in itertools.islice(session.files(read_metainfo(torrent), tmp_path / "a"), 25):
+            for at in itertools.islice(session.steps_of(read_metainfo(torrent), tmp_path / "a"), 25):
                 done = at.bytes_done
         assert asked
     assert done == 0
@@ -151,14 +151,14 @@ def test_an_interrupted_download_goes_on(tmp_path: Path) -> None:
     with web_server(tmp_path, own_address()) as (url, _):  # libtorrent doesn't slow loopback down
         torrent = read_metainfo(of_bytes("w.bin", data, **{"url-list": f"{url}/".encode()}))
         with Fetching(Ways(bytes_per_s=1_500_000)) as session:
-            for at in session.files(torrent, tmp_path / "a"):
+            for at in session.steps_of(torrent, tmp_path / "a"):
                 if at.bytes_done > 300_000:
                     break
         with Fetching(Ways(bytes_per_s=100_000)) as session:
-            steps = itertools.islice(session.files(torrent, tmp_path / "a"), 4)
+            steps = itertools.islice(session.steps_of(torrent, tmp_path / "a"), 4)
             before = max(at.bytes_done for at in steps)
         with Fetching(Ways()) as session:
-            for _ in session.files(torrent, tmp_path / "a"):
+            for _ in session.steps_of(torrent, tmp_path / "a"):
                 pass
     assert 300_000 < before < len(data)  # it didn't begin at nothing, and hadn't ended
     assert (tmp_path / "a" / FILES / "w.bin").read_bytes() == data
