@@ -13,7 +13,10 @@ from p2pcache.io.sources.settings import SourceSettings
 
 __all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
 
-_SHAPES = "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER]"
+_SHAPES = (
+    "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER], "
+    "oci://HOST[/PART]"
+)
 
 
 def open_reader(settings: SourceSettings) -> SourceReader:
@@ -45,5 +48,9 @@ def open_reader(settings: SourceSettings) -> SourceReader:
         from p2pcache.io.sources.hub import HubReader
 
         return HubReader(settings)
+    if scheme == "oci":
+        from p2pcache.io.sources.oci.reader import RegistryReader
+
+        return RegistryReader(settings)
     shown = re.sub(r"//[^/@]*@", "//", settings.url)
     raise UsageError(f"no source of this kind: {shown!r}; expected one of {_SHAPES}")

@@ -169,21 +169,36 @@ class GuardedHttp:
         )
         self._pools.pool_classes_by_scheme = {"http": http, "https": https}
 
-    def ask(self, method: str, url: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def ask(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        secret: str | None = None,
+    ) -> Answer:
         """The answer behind all redirects, whatever its status. Its body isn't read yet.
+
+        Args:
+            method: of the request.
+            url: of this site, or of another one.
+            headers: for every site that a redirect leads to.
+            secret: the header `Authorization`, for the URL's own site alone; None: this object's, for its own site.
 
         Raises:
             NotAllowed: a redirect, or a name, leads to where it mustn't.
             OriginUnavailable: no answer.
         """
         first: Mapping[str, str] | None = None
-        trusted = True
+        own, trusted = site_of(url), True
+        if secret is None:
+            secret = self._secret if own == self.site else ""
         for _ in range(MAX_REDIRECTS + 1):
             site = site_of(url)
-            trusted = trusted and site == self.site
+            trusted = trusted and site == own
             sent = {"Accept-Encoding": "identity", "User-Agent": "p2pcache", **(headers or {})}
-            if trusted and self._secret:
-                sent["Authorization"] = self._secret
+            if trusted and secret:
+                sent["Authorization"] = secret
             raw = self._send(method, url, sent)
             first = raw.headers if first is None else first
             place = raw.headers.get("Location")
@@ -198,14 +213,19 @@ class GuardedHttp:
         raise NotAllowed(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
 
     def read_small(
-        self, url: str, limit: int, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        limit: int,
+        headers: Mapping[str, str] | None = None,
+        *,
+        secret: str | None = None,
     ) -> tuple[bytes, Answer]:
         """A small answer whole.
 
         Raises:
             P2PCacheError: a status that isn't 200, as `refusal`; or over `limit` bytes (UsageError).
         """
-        answer = self.ask("GET", url, headers)
+        answer = self.ask("GET", url, headers, secret=secret)
         with contextlib.closing(answer.raw):
             if answer.status != 200:
                 raise refusal(answer)

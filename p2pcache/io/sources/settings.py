@@ -16,14 +16,14 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """One source. Credentials are never here: they come from the store's own environment and files."""
 
     url: str = ""
-    """What is read: file:///dir, s3://bucket[/prefix], az://container[/prefix], https://host[/path], or hf:// (every
-    repository of the hub)."""
+    """What is read: file:///dir, s3://bucket[/prefix], az://container[/prefix], https://host[/path], hf:// (every
+    repository of the hub) or oci://host[/part] (of a registry)."""
     namespaces: str = "*"
     """Namespaces into which clients may import from here, separated by commas; *: all."""
     on_miss: bool = False
     """Of hf://: import a model when somebody pulls `hf://ORG/REPO`, or asks the hub door for it, and nobody has it."""
     private: bool = False
-    """Let https:// and hf:// reach private, loopback and link-local addresses, also by redirects."""
+    """Let https://, hf:// and oci:// reach private, loopback and link-local addresses, also by redirects."""
     profile: str = ""
     """The profile of s3:// in the files of AWS; default: as the environment says."""
     endpoint: str = ""

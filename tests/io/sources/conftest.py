@@ -25,6 +25,7 @@ from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.origins.conftest import clean_env, s3_env, seaweed  # noqa: F401 - fixtures
 from tests.io.sources.kit import Hub, Web, serving
+from tests.io.sources.registry_kit import HAVE_REGISTRY, pack, registry
 
 AZURE_ACCOUNT = "devstoreaccount1"  # known to everybody, of the emulator
 AZURE_KEY = (
@@ -180,9 +181,27 @@ def _hub(request: pytest.FixtureRequest) -> Iterator[Filled]:
         source.close()
 
 
+@contextmanager
+def _oci(request: pytest.FixtureRequest) -> Iterator[Filled]:
+    if not HAVE_REGISTRY:
+        pytest.skip("needs docker-registry and skopeo (make tools)")
+    tmp: Path = request.getfixturevalue("tmp_path")
+    files: dict[str, bytes] = {}
+
+    def write(name: str, data: bytes) -> None:
+        files[name] = data
+        running.push(pack(tmp / f"packed-{len(files)}", files), "acme/m:latest")
+
+    with registry(tmp) as running:
+        source = Source("s", SourceSettings(url=f"oci://{running.address}/acme"))
+        yield Filled(source, "m", write, changes=False)
+        source.close()
+
+
 SOURCES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Filled]]] = {
     "file": _file, "s3": _s3, "nginx-html": _nginx, "nginx-json": _nginx, "hub": _hub,
     "azurite": _azurite,
+    "oci": _oci,
 }  # fmt: skip
 
 
