@@ -15,7 +15,7 @@ __all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
 
 _SHAPES = (
     "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER], "
-    "oci://HOST[/PART]"
+    "oci://HOST[/PART], oci-layout:///ABSOLUTE/DIRECTORY"
 )
 
 
@@ -52,5 +52,9 @@ def open_reader(settings: SourceSettings) -> SourceReader:
         from p2pcache.io.sources.oci.reader import RegistryReader
 
         return RegistryReader(settings)
+    if scheme == "oci-layout":
+        from p2pcache.io.sources.oci.layout import LayoutReader
+
+        return LayoutReader(settings.url)
     shown = re.sub(r"//[^/@]*@", "//", settings.url)
     raise UsageError(f"no source of this kind: {shown!r}; expected one of {_SHAPES}")

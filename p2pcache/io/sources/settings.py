@@ -17,7 +17,7 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     url: str = ""
     """What is read: file:///dir, s3://bucket[/prefix], az://container[/prefix], https://host[/path], hf:// (every
-    repository of the hub) or oci://host[/part] (of a registry)."""
+    repository of the hub), oci://host[/part] (of a registry) or oci-layout:///dir."""
     namespaces: str = "*"
     """Namespaces into which clients may import from here, separated by commas; *: all."""
     on_miss: bool = False
