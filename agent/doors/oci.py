@@ -42,6 +42,8 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BYTES = "application/octet-stream"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Upstream = Callable[[Ref], str]
+"""The URL from which a tag is imported if it is missing; "": from nowhere."""
 
 
 def token_of(request: web.Request) -> str:
@@ -74,9 +76,10 @@ class _Repository(NamedTuple):
 class OciDoor:
     """The handlers of the OCI door."""
 
-    def __init__(self, store: Store, models: ModelDoor) -> None:
+    def __init__(self, store: Store, models: ModelDoor, upstream: Upstream) -> None:
         self._store = store
         self._models = models
+        self._upstream = upstream
         self._images = Images(models)
         # By model, latest last; None: no registry can show it.
         self._artifacts: OrderedDict[str, Artifact | None] = OrderedDict()
@@ -217,7 +220,7 @@ class OciDoor:
         return artifact
 
     async def _opened(self, wanted: _Repository, tag: str) -> OpenModel:
-        """The model that a tag means now.
+        """The model that a tag means now, imported if it is missing.
 
         Raises:
             _Missing: there is none.
@@ -228,8 +231,8 @@ class OciDoor:
         except UsageError:
             raise _Missing("MANIFEST_UNKNOWN", f"no tag can be called {tag[:200]!r}") from None
         try:
-            return await self._models.open(ref)
-        except NotFound as error:
+            return await self._models.open(ref, self._upstream(ref))
+        except (NotFound, UsageError) as error:  # a registry may have it, but packed
             raise _Missing("MANIFEST_UNKNOWN", f"{ref.short}: {error}") from None
 
     async def _known(self, ref: Ref) -> AsyncIterator[tuple[Ref, Artifact]]:

@@ -1,4 +1,4 @@
-"""A model of a hub that nobody has imported yet, and somebody pulls: one node of the cluster imports it.
+"""A model of a hub or registry that nobody has imported yet, and somebody pulls: one node of the cluster imports it.
 
 The others wait until the tag is there, and then get the model from that node. So the hub sends it once.
 """
@@ -13,7 +13,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.errors import NotFound, P2PCacheError, without_frames
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, is_spelling_of
 from p2pcache.io.imports.import_turn import RENEW_S, ImportTurn
 from p2pcache.io.sources.source import Source, Sources
 from p2pcache.io.tasks import Shared, Threads
@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 2.0  # between two looks whether the tag is there
 FAILED_S = 60.0  # a refusal of the hub counts: a storm of pulls mustn't become one of questions
+_REGISTRY = "oci://"
 MAX_FAILED = 1000  # refusals that are remembered
 
 Known = Callable[[Ref], Awaitable[object]]
@@ -56,6 +57,14 @@ class Misses:
             return None
         return source if source.settings.on_miss else None
 
+    def registry_url(self, ref: Ref) -> str:
+        """Where a registry has a tag: of the first source that is a registry and may be asked for it; "": nowhere."""
+        for source in self._sources:
+            url = f"{source.settings.url.rstrip('/')}/{ref.namespace}/{ref.name}:{ref.tag}"
+            if url.startswith(_REGISTRY) and self.source_for(url, ref) is not None:
+                return url
+        return ""
+
     async def bring(self, ref: Ref, url: str, missing: NotFound) -> None:
         """See to it that a tag is there.
 
@@ -86,6 +95,7 @@ class Misses:
         try:
             if not await self._is_there(ref):
                 spelling = url.removeprefix("hf://").partition("@")[0]
+                spelling = spelling if is_spelling_of(spelling, ref) else ""
                 log.info("%s isn't there: importing %s", ref.short, url)
                 await self._imports.import_shared(Wish(url, ref, spelling))
         except P2PCacheError as error:

@@ -21,7 +21,8 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     namespaces: str = "*"
     """Namespaces into which clients may import from here, separated by commas; *: all."""
     on_miss: bool = False
-    """Of hf://: import a model when somebody pulls `hf://ORG/REPO`, or asks the hub door for it, and nobody has it."""
+    """Of hf:// and oci://: import a model that nobody has when somebody pulls `hf://ORG/REPO`, or asks the hub door or
+    the OCI door for it."""
     private: bool = False
     """Let https://, hf:// and oci:// reach private, loopback and link-local addresses, also by redirects."""
     profile: str = ""
