@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.jobs.imports import Imports, Wish
+from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.ids import Ref
 from p2pcache.io.sources.settings import SourceSettings
 from tests.agent.kit import agent

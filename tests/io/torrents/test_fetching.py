@@ -122,7 +122,9 @@ def test_a_lying_web_seed_brings_nothing(tmp_path: Path) -> None:
         torrent = of_bytes("w.bin", DATA, **{"url-list": f"{url}/".encode()})
         done = 0
         with Fetching(HERE) as session:
-            for at in itertools.islice(session.steps_of(read_metainfo(torrent), tmp_path / "a"), 25):
+            for at in itertools.islice(
+                session.steps_of(read_metainfo(torrent), tmp_path / "a"), 25
+            ):
                 done = at.bytes_done
         assert asked
     assert done == 0

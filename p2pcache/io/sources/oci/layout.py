@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from p2pcache.core.format.model_pack import MAX_MANIFEST_BYTES
-from p2pcache.core.format.oci_manifest import is_oci_digest, layers_of, only_manifest
+from p2pcache.core.format.oci.model_pack import MAX_MANIFEST_BYTES
+from p2pcache.core.format.oci.oci_manifest import is_oci_digest, layers_of, only_manifest
 from p2pcache.core.format.source_record import check_source_key
 from p2pcache.errors import IntegrityError, NotFound, UsageError
 from p2pcache.io.sources.base import SourceFile
