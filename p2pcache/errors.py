@@ -30,7 +30,7 @@ from typing import ClassVar
 __all__ = [
     "Busy", "Cancelled", "Conflict", "IntegrityError", "InvalidHeader", "InvalidManifest", "InvalidTorrent",
     "LocalProtocolError", "Lost", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable",
-    "P2PCacheError", "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
+    "OverQuota", "P2PCacheError", "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
 ]  # fmt: skip
 
 

@@ -272,7 +272,7 @@ def test_root_can_write_through_nothing_that_it_was_given(
     assert (done.returncode, done.stdout.strip()) == (0, "nothing"), done.stderr
     assert state(tree) == before
     cluster.run("verify", "team/m:v1")
-    assert {p.name for p in (agent.cache_dir / "models").iterdir()} == {"team"}
+    assert {p.name for p in (agent.cache_dir / "models").iterdir()} == {".hf", "team"}
 
 
 def test_a_flood_of_pulls_leaves_the_agent_on_its_feet(

@@ -85,6 +85,7 @@ class SwarmTracker:
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.lost_runs, dials, self._bearer)
         self.doubts = OriginDoubts(self.roster, self.book)
+        self._grants = True  # whether the last step could grant leases
         self._unreached = dials.unreached
         self._epoch = epoch
         self._neighbours = members.neighbours
@@ -231,7 +232,8 @@ class SwarmTracker:
             poll = m.Poll(self.digest)
             polled = self.lost_runs.step(self.roster, self.book, now)
             out.extend(Send(node, poll) for node in polled)
-        if grants and not (self.barrier.awaited and self.barrier.holds(now)):
+        self._grants = grants and not (self.barrier.awaited and self.barrier.holds(now))
+        if self._grants:
             if self.book.integrity.odd:
                 self.doubts.tell_hopeless(out)
             for node, runs in self.book.grant(now).items():
@@ -242,7 +244,7 @@ class SwarmTracker:
 
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
-        times = [self.book.next_wakeup(), self.roster.flush_at()]
+        times = [self.book.next_wakeup(grants=self._grants), self.roster.flush_at()]
         if self.lost_runs.busy:
             times.append(self.lost_runs.next_wakeup())
         if self.roster.silent or self.stuck_runs.perhaps_lost:

@@ -275,10 +275,15 @@ class LeaseBook:
         self._paced = self._in_flight(now) < self.at_once and not self._may_grant(now)
         return given
 
-    def next_wakeup(self) -> float | None:
-        """When a lease expires, or a resting reader may be tried again."""
+    def next_wakeup(self, *, grants: bool = True) -> float | None:
+        """When a lease expires, or, if there are `grants`, one more may begin or a resting reader be tried again."""
         ends = [self._expires_from] if self.leases else []
-        if self.free and self.integrity.stopped is None and len(self.leases) < self.at_once:
+        if (
+            grants
+            and self.free
+            and self.integrity.stopped is None
+            and len(self.leases) < self.at_once
+        ):
             ends += [self.readers.concurrency.next_at] * self._paced
             rest = self.readers.next_rested()
             if rest is not None:

@@ -25,7 +25,7 @@ def test_a_daemon_takes_its_settings_from_everywhere(
 ) -> None:
     got: list[msgspec.Struct] = []
 
-    def fake_run(settings: msgspec.Struct) -> int:
+    def fake_run(settings: msgspec.Struct, *_more: object) -> int:
         got.append(settings)
         return 7
 
@@ -59,7 +59,7 @@ def test_several_trackers_are_one_flag_or_two(
     run: Run, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     got: list[AgentSettings] = []
-    monkeypatch.setattr("p2pcache.agent.main.run", got.append)
+    monkeypatch.setattr("p2pcache.agent.main.run", lambda settings, _sources: got.append(settings))
     run("agent", *words, standalone_mode=False)
     assert got[0].tracker == "http://a:1,http://b:1"
     run("agent", env={"P2PCACHE_TRACKER": "http://c:1"}, standalone_mode=False)
