@@ -23,12 +23,12 @@ $(VENV)/.demo: pyproject.toml
 demo: $(VENV)/.demo  ## the main job on this machine: S3 server, tracker, four agents, one pull storm (KEEP=1 leaves it running)
 	$(BIN)/python -m loadtest.demo $(if $(KEEP),--keep)
 
-# A worker more than cores: many tests wait for a daemon. A file's tests stay together: those of pods and namespaces
+# Two workers a core: many tests wait for a daemon. A file's tests stay together: those of pods and namespaces
 # share names on the machine.
-JOBS ?= $(shell expr $$(nproc) + 1)
+JOBS ?= $(shell expr 2 \* $$(nproc))
 PYTEST = $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder --durations=15
 # A test that measures time may fail for its neighbour's load: what failed is run again alone, and must pass then.
-test: setup      ## all tests, the slowest ones listed (JOBS=3)
+test: setup      ## all tests, the slowest ones listed (JOBS=4)
 	$(PYTEST) || $(BIN)/python -m pytest -q --last-failed --last-failed-no-failures none
 
 unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
