@@ -66,10 +66,10 @@ class Pushes:
 
     def __init__(
         self, context: AgentContext, downloads: DownloadManager, resolver: Resolver, journal: Journal,
-        evict_for: EvictFor, admit: Callable[[Ref, str], Awaitable[None]],
+        evict_for: EvictFor, need_signature: Callable[[Ref, str], Awaitable[None]],
     ) -> None:  # fmt: skip
         self._evict_for = evict_for
-        self._admit = admit
+        self._need_signature = need_signature
         self._context = context
         self._downloads = downloads
         self._resolver = resolver
@@ -243,7 +243,7 @@ class Pushes:
         began = time.monotonic()
         store.pin()
         try:
-            await self._admit(ref, store.digest)
+            await self._need_signature(ref, store.digest)
             result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
             self._downloads.swarms[store.digest].label = ref.short

@@ -15,18 +15,20 @@ from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.options import DIR
-from p2pcache.cli.support.progress import Event, Reporter
+from p2pcache.cli.support.progress import (
+    WAITING_S,
+    Event,
+    Reporter,
+    hashing_progress,
+)
 from p2pcache.core.units import format_bytes, parse_rate
 from p2pcache.errors import Conflict, InvalidTorrent, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors
-from p2pcache.io.files.indexing import Progress
 from p2pcache.io.torrents.fetching import FILES, Arrived, Fetching, Ways
 from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES, read_metainfo
 from p2pcache.io.torrents.proving import proved
 
-EVENT_EVERY_S = 0.25
-WAITING_S = 3.0  # as for a push: longer silence looks like a fault
 FOLDER = "torrent-imports"  # of the commands' own cache directory
 MAGNET = "magnet:"
 
@@ -125,7 +127,7 @@ class TorrentImport:
                 steps = fetching.steps_of(torrent, staging)
                 read = self._follow(fetching, steps, torrent.name, reporter)
             root = staging / FILES / torrent.name if torrent.folder else staging / FILES
-            found = proved(torrent, root, _telling(reporter))
+            found = proved(torrent, root, hashing_progress(reporter))
             self._arrived = True
             done = self._target.push(
                 ref, found, reporter, spelling=spelling, force=force, repair=False
@@ -198,18 +200,3 @@ def _alone(staging: Path) -> Iterator[None]:
         ) from None
     finally:
         os.close(descriptor)
-
-
-def _telling(reporter: Reporter) -> Callable[[Progress], None]:
-    due = 0.0
-
-    def tell(progress: Progress) -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + EVENT_EVERY_S
-            reporter.update({
-                "event": "progress", "phase": "index",
-                "bytes_done": progress.bytes_done, "bytes_total": progress.bytes_total,
-            })  # fmt: skip
-
-    return tell

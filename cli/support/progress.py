@@ -7,6 +7,7 @@ that waits for nothing does without.
 import os
 import sys
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,8 @@ from p2pcache.io.http.client import Events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
+    from p2pcache.io.files.indexing import Progress as Hashed
+
 Event = dict[str, Any]
 PHASES = {
     "index": "hashing",
@@ -26,6 +29,8 @@ PHASES = {
     "import": "reading",
     "fetch": "fetching",
 }
+EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
+WAITING_S = 3.0  # longer silence looks like a fault
 LINE_EVERY_S = 4.0  # often enough to see that it lives, seldom enough for a pod's log
 FIRST_LINE_S = 3.0  # the command itself has taken a second to start
 BAR_COLUMNS = 16
@@ -43,6 +48,22 @@ class Reporter(Protocol):
 
     def done(self, event: Event, summary: str) -> None:
         """Take the last event, and a summary of it for people."""
+
+
+def hashing_progress(reporter: Reporter) -> "Callable[[Hashed], None]":
+    """Return a callback that reports the progress of hashing, four times a second at most."""
+    due = 0.0
+
+    def tell(progress: "Hashed") -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + EVENT_EVERY_S
+            reporter.update({
+                "event": "progress", "phase": "index",
+                "bytes_done": progress.bytes_done, "bytes_total": progress.bytes_total,
+            })  # fmt: skip
+
+    return tell
 
 
 def make_reporter(title: str, *, as_json: bool, quiet: bool) -> Reporter:

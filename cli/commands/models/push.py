@@ -1,7 +1,6 @@
 """`push`: store a directory as a model."""
 
 import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -15,18 +14,22 @@ from p2pcache.cli.support.connect import find_agent
 from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import DIR, FILE, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit
-from p2pcache.cli.support.progress import Event, Reporter, make_reporter
+from p2pcache.cli.support.progress import (
+    WAITING_S,
+    Event,
+    Reporter,
+    hashing_progress,
+    make_reporter,
+)
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref, spelled
 from p2pcache.io.files.completeness import signs_of_a_part
-from p2pcache.io.files.indexing import Progress, find_files
+from p2pcache.io.files.indexing import find_files
 from p2pcache.io.files.push_upload import indexed
 
-WAITING_S = 3.0  # as for a pull: longer silence looks like a fault
 MOST_WARNINGS = 10  # a checkout without Git LFS has a pointer for each large file
-EVENT_EVERY_S = 0.25  # ten thousand small files must not become ten thousand events
 
 
 @click.command(cls=Command)
@@ -101,7 +104,7 @@ def push(
         _check(target, wanted, reporter)
         _look_for_parts(Path(directory), reporter, strict=strict)
         hashed = sha256 or signer is not None
-        found = indexed(Path(directory), _index_progress(reporter), sha256=hashed)
+        found = indexed(Path(directory), hashing_progress(reporter), sha256=hashed)
         if signer is not None:
             from p2pcache.io.signatures.library import sign
 
@@ -147,22 +150,6 @@ def _check(target: PushTarget, ref: Ref, reporter: Reporter) -> None:
             known = {"trouble": trouble} if (trouble := target.trouble) else {}
             reporter.update({**waiting, **known})
     work.result()
-
-
-def _index_progress(reporter: Reporter) -> Callable[[Progress], None]:
-    """Return a callback that reports the progress of hashing, four times a second at most."""
-    due = 0.0
-
-    def tell(progress: Progress) -> None:
-        nonlocal due
-        if time.monotonic() >= due:
-            due = time.monotonic() + EVENT_EVERY_S
-            reporter.update({
-                "event": "progress", "phase": "index",
-                "bytes_done": progress.bytes_done, "bytes_total": progress.bytes_total,
-            })  # fmt: skip
-
-    return tell
 
 
 def _summary(ref: Ref, done: Event) -> str:

@@ -18,7 +18,7 @@ from p2pcache.core.format.keep_record import (
 from p2pcache.errors import Conflict, IntegrityError, NotFound, UsageError
 from p2pcache.ids import NodeId, Ref, format_node, parse_node
 from p2pcache.io.origins.base import ABSENT, NoContainer
-from p2pcache.io.origins.repo import ROOT
+from p2pcache.io.origins.repo import ROOT, ref_below
 from p2pcache.io.origins.retry import Retrying
 
 MAX_INTENTS = 10_000  # that are read; more than anybody keeps models
@@ -49,7 +49,7 @@ class Intents:
         """
         found = Read({}, {}, {})
         for key in self._keys(_KEEP):
-            ref = _ref_of(key)
+            ref = ref_below(_KEEP, key)
             record = self._readable(key, KeepRecord, found.bad) if ref else None
             if ref and record is not None and record.lasts:
                 found.keeps[ref] = record
@@ -130,18 +130,6 @@ def keep_key(ref: Ref) -> str:
 def drain_key(node: NodeId) -> str:
     """Key of a node's record."""
     return f"{_DRAIN}{format_node(node)}"
-
-
-def _ref_of(key: str) -> Ref | None:
-    """The model that a key names; None for a foreign key."""
-    parts = key.removeprefix(_KEEP).split("/")
-    if len(parts) != 3:
-        return None
-    try:
-        ref = Ref.parse(f"{parts[0]}/{parts[1]}:{parts[2]}")
-    except UsageError:
-        return None
-    return ref if keep_key(ref) == key else None
 
 
 def _node_of(key: str) -> NodeId:

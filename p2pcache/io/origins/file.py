@@ -9,7 +9,6 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from p2pcache.errors import (
     Conflict,
@@ -33,7 +32,7 @@ from p2pcache.io.origins.base import (
     check_key,
     check_prefix,
 )
-from p2pcache.io.origins.folder import Folder
+from p2pcache.io.origins.folder import Folder, directory_of
 from p2pcache.io.process_limits import limit_reached
 
 _COPY_BYTES = 1024 * 1024  # per read of the source: progress stays smooth, calls stay few
@@ -49,11 +48,7 @@ class FileOrigin(Origin):
             UsageError: another form of URL.
             NotFound: no such directory.
         """
-        parts = urlsplit(url)
-        path = unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-            raise UsageError(f"not a directory URL: {url!r}; expected file:///ABSOLUTE/DIRECTORY")
-        root = Path(os.path.normpath(path))
+        root = Path(os.path.normpath(directory_of(url)))
         self.url = f"file://{root}"
         self._folder = Folder(root)
         with self._errors(""):

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from p2pcache.errors import NotFound, OriginUnavailable, UsageError
 from p2pcache.io.disk.disk import NOT_OFFERED, USE_LOCKS
@@ -27,6 +28,19 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # NFS locks belong to a process, so threads of one process need a lock of their own.
 _in_process = threading.Lock()
+
+
+def directory_of(url: str) -> str:
+    """The path that `file:///ABSOLUTE/DIRECTORY` names.
+
+    Raises:
+        UsageError: another form of URL.
+    """
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
+        raise UsageError(f"not a directory URL: {url!r}; expected file:///ABSOLUTE/DIRECTORY")
+    return path
 
 
 class Folder:

@@ -39,6 +39,7 @@ from p2pcache.io.origins.spellings import claim_spelling, read_spelling
 __all__ = ["OriginRepo", "PushResult", "blob_key", "manifest_key", "tag_key"]
 
 ROOT = "p2pcache/v1"
+_TAGS = f"{ROOT}/tags/"
 NOWHERE = f"{ROOT}/manifests/{'0' * 64}"  # never there: asking for it shows whether storage answers
 _PUT_TAG_TRIES = 20  # a forced put races only with other pushes, which are slower
 
@@ -161,13 +162,13 @@ class OriginRepo:
         self, namespace: str | None = None, name: str | None = None
     ) -> Iterator[tuple[Ref, TagRecord]]:
         """Every tag (of a namespace, of a name) with its record, in no certain order."""
-        prefix = f"{ROOT}/tags/"
+        prefix = _TAGS
         if namespace is not None:
             prefix += f"{namespace}/"
             if name is not None:
                 prefix += f"{name}/"
         for info in self.origin.list(prefix):
-            ref = _ref_of(info.key)
+            ref = ref_below(_TAGS, info.key)
             if ref is not None:
                 record, _ = self._tag(ref)
                 if record.digest:
@@ -175,8 +176,8 @@ class OriginRepo:
 
     def refs(self, namespace: str) -> Iterator[Ref]:
         """Every tag that was ever set in a namespace, deleted ones too, without reading the records."""
-        for info in self.origin.list(f"{ROOT}/tags/{namespace}/"):
-            ref = _ref_of(info.key)
+        for info in self.origin.list(f"{_TAGS}{namespace}/"):
+            ref = ref_below(_TAGS, info.key)
             if ref is not None:
                 yield ref
 
@@ -357,7 +358,7 @@ class OriginRepo:
 
 def tag_key(ref: Ref) -> str:
     """Key of a tag's record."""
-    return f"{ROOT}/tags/{ref.namespace}/{ref.name}/{ref.tag}"
+    return f"{_TAGS}{ref.namespace}/{ref.name}/{ref.tag}"
 
 
 def manifest_key(digest: str) -> str:
@@ -381,13 +382,13 @@ def _hex(digest: str) -> str:
     return digest
 
 
-def _ref_of(key: str) -> Ref | None:
-    """The tag that a key names; None for a foreign key."""
-    parts = key.removeprefix(f"{ROOT}/tags/").split("/")
+def ref_below(prefix: str, key: str) -> Ref | None:
+    """The tag that a key <prefix><namespace>/<name>/<tag> names; None for a foreign key."""
+    parts = key.removeprefix(prefix).split("/")
     if len(parts) != 3:
         return None
     try:
         ref = Ref.parse(f"{parts[0]}/{parts[1]}:{parts[2]}")
     except UsageError:
         return None
-    return ref if tag_key(ref) == key else None
+    return ref if key == f"{prefix}{ref.namespace}/{ref.name}/{ref.tag}" else None

@@ -6,12 +6,12 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from p2pcache.core.format.source_record import check_source_key
 from p2pcache.errors import NotAllowed, NotFound, OriginUnavailable, UsageError
 from p2pcache.io.files.indexing import find_files
 from p2pcache.io.origins.base import Body
+from p2pcache.io.origins.folder import directory_of
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
 
 
@@ -25,10 +25,7 @@ class DirectoryReader(SourceReader):
             UsageError: another form of URL.
             NotFound: no such directory.
         """
-        parts = urlsplit(url)
-        path = unquote(parts.path)
-        if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
-            raise UsageError(f"not a directory URL: {url!r}; expected file:///ABSOLUTE/DIRECTORY")
+        path = directory_of(url)
         self._root = Path(os.path.realpath(path))
         self.url = f"file://{os.path.normpath(path)}"
         if not self._root.is_dir():

@@ -1,12 +1,10 @@
 """The hub door: an unmodified huggingface_hub reads models through an agent, while chunks arrive."""
 
 import asyncio
-import contextlib
 import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
@@ -24,6 +22,7 @@ from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
+from tests.agent.doors.kit import door_of
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 WEIGHTS = random.Random(1).randbytes(3_000_000)  # workers of a test run must see the same cases
@@ -40,13 +39,7 @@ from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, 
 """
 
 
-@contextlib.asynccontextmanager
-async def door(tmp: Path, **settings: str) -> AsyncIterator[AgentApp]:
-    origin = tmp / "origin"
-    origin.mkdir(exist_ok=True)
-    more = {"origin": origin.as_uri(), "hf_listen": "127.0.0.1:0", **settings}
-    async with agent(tmp, **more) as app:
-        yield app
+door = door_of("hf_listen")
 
 
 def endpoint(app: AgentApp) -> str:

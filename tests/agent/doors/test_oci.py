@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import io
 import json
@@ -10,7 +9,6 @@ import random
 import shutil
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from tests.agent.api.rights_kit import token, write_key
+from tests.agent.doors.kit import door_of
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 
 WEIGHTS = random.Random(2).randbytes(3_000_000)
@@ -30,13 +29,7 @@ FILES = {
 }  # fmt: skip
 
 
-@contextlib.asynccontextmanager
-async def door(tmp: Path, **settings: str) -> AsyncIterator[AgentApp]:
-    origin = tmp / "origin"
-    origin.mkdir(exist_ok=True)
-    more = {"origin": origin.as_uri(), "oci_listen": "127.0.0.1:0", **settings}
-    async with agent(tmp, **more) as app:
-        yield app
+door = door_of("oci_listen")
 
 
 def address(app: AgentApp) -> str:

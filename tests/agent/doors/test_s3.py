@@ -1,9 +1,8 @@
 """The S3 door: an unmodified S3 client reads models through an agent, while chunks arrive."""
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
+from tests.agent.doors.kit import door_of
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 
 WEIGHTS = os.urandom(3_000_000)
@@ -29,13 +29,7 @@ FILES = {
 }  # fmt: skip
 
 
-@contextlib.asynccontextmanager
-async def door(tmp: Path, **settings: str) -> AsyncIterator[AgentApp]:
-    origin = tmp / "origin"
-    origin.mkdir(exist_ok=True)
-    more = {"origin": origin.as_uri(), "s3_listen": "127.0.0.1:0", **settings}
-    async with agent(tmp, **more) as app:
-        yield app
+door = door_of("s3_listen")
 
 
 async def asked(

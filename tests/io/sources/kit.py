@@ -145,10 +145,17 @@ def serving(web: Web, host: str = "127.0.0.1") -> Iterator[Web]:
     server = http.server.ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
     web.port = server.server_port
+    with answering(server):
+        yield web
+
+
+@contextlib.contextmanager
+def answering(server: http.server.ThreadingHTTPServer) -> Iterator[None]:
+    """Let a server answer for the length of the block, on a thread; then close it."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield web
+        yield
     finally:
         server.shutdown()
         thread.join()

@@ -8,7 +8,6 @@ import json
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -21,6 +20,7 @@ import pytest
 from loadtest.kit.cluster import free_ports
 from p2pcache.core.format.manifest import Chunk, make_file
 from p2pcache.core.format.oci.model_pack import make_artifact
+from tests.io.sources.kit import answering
 
 HAVE_REGISTRY = shutil.which("docker-registry") is not None and shutil.which("skopeo") is not None
 needs_registry = pytest.mark.skipif(
@@ -137,14 +137,8 @@ class TokenServer:
     @contextlib.contextmanager
     def running(self) -> Iterator["TokenServer"]:
         """Answer for the length of the block."""
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
-        try:
+        with answering(self._server):
             yield self
-        finally:
-            self._server.shutdown()
-            thread.join()
-            self._server.server_close()
 
     def _answer(self, request: http.server.BaseHTTPRequestHandler) -> None:
         query = parse_qs(urlsplit(request.path).query)

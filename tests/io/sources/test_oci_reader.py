@@ -7,7 +7,6 @@ import http.server
 import json
 import os
 import random
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound, OriginChanged, UsageError
 from p2pcache.io.sources import SourceFile, SourceSettings, open_reader
 from p2pcache.io.sources.base import SourceReader
+from tests.io.sources.kit import answering
 from tests.io.sources.registry_kit import (
     LOGIN,
     TokenServer,
@@ -177,14 +177,8 @@ class Liar:
 
     @contextlib.contextmanager
     def running(self) -> Iterator["Liar"]:
-        thread = threading.Thread(target=self._server.serve_forever)
-        thread.start()
-        try:
+        with answering(self._server):
             yield self
-        finally:
-            self._server.shutdown()
-            thread.join()
-            self._server.server_close()
 
 
 @pytest.fixture
