@@ -319,6 +319,10 @@ async def test_skopeo_copies_every_byte(tmp_path: Path) -> None:
             assert (tmp_path / "copy" / hashlib.sha256(data).hexdigest()).read_bytes() == data
         listed = await skopeo("list-tags", "--tls-verify=false", image.rpartition(":")[0])
         assert json.loads(listed)["Tags"] == ["v1"]
+        # The client has the last byte a moment before the model is published.
+        async with asyncio.timeout(10):
+            while not app.store.models()[0].tags:
+                await asyncio.sleep(0.01)
         (model,) = app.store.models()
         assert [str(tag) for tag in model.tags] == ["acme/tiny:v1"]  # all has come: it is listed
 
