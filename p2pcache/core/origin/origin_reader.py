@@ -29,7 +29,6 @@ from p2pcache.core.swarm.commands import (
     CancelFetch,
     Command,
     CutOff,
-    Dial,
     Fetch,
     LeaseCredit,
     LeaseReport,
@@ -131,7 +130,7 @@ class OriginReader:
         at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
         self._isolation.on_unreachable(self._book.banned)
         if not self._isolation.is_certain(members, now):
-            out += [Dial(node) for node in self._isolation.next_dials(members, at_once, now)]
+            out += self._book.dials(self._isolation.next_dials(members, at_once, now))
         elif not self.is_cut_off:
             self._by_itself.on_cut_off(now)
             out.append(CutOff())
@@ -349,7 +348,7 @@ class OriginReader:
             self._read_joined(now, out)
             return
         plan = self._by_itself.plan(self._rotten, quiet_s, now)
-        out += [Dial(node) for node in plan.dial]
+        out += self._book.dials(plan.dial)
         for run in plan.read[: max(0, self._most_requests - self.readings.requests)]:
             self._fetch(run, now, out)
 

@@ -1,6 +1,6 @@
 """What this node knows of its neighbours in one swarm."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
@@ -8,6 +8,7 @@ from p2pcache.core.peers.settings import RATED_PEERS
 from p2pcache.core.racks.bridges import Boundaries, Reach
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.stats import Straggler, median
+from p2pcache.core.swarm.commands import Dial
 from p2pcache.core.swarm.snapshot import PeerView
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -37,6 +38,7 @@ class PeerBook:
         self.rarity = Rarity()
         # Holders where most of us may ask: a run that the rack has once is rare in the rack.
         self.rarity_in_rack = self.rarity
+        self._dialling: set[NodeId] = set()  # from a `Dial` to its end
         self.banned: dict[NodeId, RunIndex] = {}  # node -> the run of which it sent wrong bytes
 
     # -- what happened ------------------------------------------------------------------------
@@ -52,6 +54,7 @@ class PeerBook:
             now: seconds.
             rtt_s: the shortest round trip to it; 0: not known.
         """
+        self._dialling.discard(node)
         self.on_disconnected(node)
         if node in self.banned:
             return None
@@ -67,6 +70,16 @@ class PeerBook:
             self._discount(peer, peer.have)
             self._find_near()
         return peer
+
+    def dials(self, nodes: Iterable[NodeId]) -> list[Dial]:
+        """Dials to members. One that is under way, whoever asked for it, isn't begun again."""
+        fresh = [node for node in nodes if node not in self._dialling]
+        self._dialling.update(fresh)
+        return [Dial(node) for node in fresh]
+
+    def on_dial_failed(self, node: NodeId) -> None:
+        """A dial has ended without a connection."""
+        self._dialling.discard(node)
 
     def ban(self, node: NodeId, run: RunIndex) -> None:
         """A node sent wrong bytes of this run: never ask it again."""

@@ -20,7 +20,7 @@ from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import STORY_LINES, SwarmSettings
 from p2pcache.core.swarm import events, snapshot
-from p2pcache.core.swarm.commands import Blame, Command, Dial, Finished, Stuck, WantedDone
+from p2pcache.core.swarm.commands import Blame, Command, Finished, Stuck, WantedDone
 from p2pcache.core.swarm.events import Event, Outcome, Source
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.story import Counters, Story
@@ -360,9 +360,10 @@ class Scheduler:
             )
             near = {one for group, others in beyond for one in links(self._node, group, others)}
             known = self._book.peers.keys() | self._book.banned.keys()
-            self._out += [Dial(node) for node in sorted(near - known)]
+            self._out += self._book.dials(sorted(near - known))
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
+        self._book.on_dial_failed(event.peer)
         self._origin.on_dial_failed(event.peer, now)
 
     def _on_deliveries_changed(self, now: float) -> None:

@@ -318,3 +318,16 @@ def test_the_cost_of_an_event_does_not_grow_with_the_model() -> None:
         costs[-1].append(calls_during(scheduler, Tick(), 9.0))
     small, large = map(max, costs)
     assert large < 2 * small
+
+
+def test_an_owner_that_is_being_dialled_is_not_dialled_again() -> None:
+    """A lonely node dials members to find out whether it is cut off; one of them owns a run that it wants."""
+    state = Machine()
+    state.lease(runs=25)
+    state.revoke(runs=24)
+    state.lease(runs=0)
+    state.lease(runs=0)
+    state.members(members={2, 3, 4})
+    state.fetch_ends(outcome=Outcome.DONE, pick=0)
+    state.wait(seconds=30.0)
+    assert state.dials == {2, 3, 4}
