@@ -116,8 +116,8 @@ class UploadSettings:
     # Requests, flowing or waiting, that are taken from one or two peers: on a long fast link their requests come in
     # bursts, and the pause after BUSY is longer than the link's delay (docs/lab/0015).
     few_askers_places: int = 64
-    # Among equals an upload takes as long as `slots` new runs take to appear. Above this multiple of that time slots
-    # are closed: the node is slow, and fewer uploads end sooner (docs/lab/0019).
+    # Among equals an upload takes as long as a neighbour needs for `slots` runs. Above this multiple of that time slots
+    # are closed: the node is slow, and fewer uploads end sooner (docs/lab/0019, 0052).
     pace: float = 4.0
     # Requests of one peer at once: those of a swarm with few peers, and two that have ended for the peer but not yet
     # here.

@@ -34,6 +34,7 @@ class Storm:
     runs: int = 512
     run_bytes: int = 256 * KiB
     rate: float = 50e6 / 8  # bytes per second each way: as the emulated networks of loadtest
+    rates: tuple[float, ...] = ()  # of each node, where links differ; () for `rate` each
     origin_rate: float = 50e6 / 8
     latency_s: float = 0.0005
     origin_latency_s: float = 0.005
@@ -158,7 +159,7 @@ class Run:
             rack = f"rack{number % storm.racks}"
             way_out, way_in = self._ways[number % storm.racks]
         node = self.cluster.add_node(
-            rate=storm.rate * (SLOW if slow else 1.0), hidden=hidden,
+            rate=(storm.rates[number] if storm.rates else storm.rate) * (SLOW if slow else 1.0), hidden=hidden,
             place=Place(rack, way_out, way_in, net.link(SLOW_DISK * storm.rate) if bad_disk else None),
         )  # fmt: skip
         node.reads.odd = number < storm.odd

@@ -316,6 +316,8 @@ class Requester:
         self._review_at = now + REVIEW_S
         if self._on.slow_peers:
             self._book.rate_peers(now)
+        receiving = sum(p.have != self._states.full for p in self._book.peers.values())
+        self.pace.on_received(self._book.received, receiving, now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self._timing.take_medians()
         self._limits.on_link_measured()

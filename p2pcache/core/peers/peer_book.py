@@ -35,6 +35,7 @@ class PeerBook:
         self._slow_peer = Straggler(ratio=1.0 / settings.slow_peer_ratio, min_samples=RATED_PEERS)
         self._near: list[RunSet] = [0, 0, 0]  # of fit neighbours in our rack, our site, anywhere
         self.peers: dict[NodeId, Peer] = {}
+        self.received = 0  # runs that neighbours came to have while they were connected
         self.rarity = Rarity()
         # Holders where most of us may ask: a run that the rack has once is rare in the rack.
         self.rarity_in_rack = self.rarity
@@ -103,6 +104,7 @@ class PeerBook:
         fresh = runs & ~peer.have
         if fresh:
             peer.have |= fresh
+            self.received += fresh.bit_count()
             if not peer.delivers:
                 pass
             elif self._boundaries.active:

@@ -73,16 +73,35 @@ class RequestTiming:
 
 
 class SwarmPace:
-    """Seconds from one new run to the next among us and our neighbours: this tells a slow node from a slow swarm."""
+    """How quickly the swarm moves on: new runs among us and our neighbours, and runs that a neighbour receives.
+
+    A neighbour's rate tells a slow node from a slow swarm. New runs don't: storage may bring them more quickly than any
+    node passes them on.
+    """
 
     def __init__(self, now: float) -> None:
         """Nothing has come yet."""
-        self._steps_s = RollingMedian(STEPS)  # seconds for each new run of a gust
+        self._received_s = RollingMedian(STEPS)  # seconds from one run to the next at a neighbour
+        self._received = 0
+        self._received_at = now  # when neighbours had received more
         self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
         self._count = 0
-        self._at = 0.0
+        self._at: float | None = None  # when new runs were seen last
         self._began = now
         self.least_mean_s = 0.0  # since the tracker was lost, or ever; 0: not known
+
+    def on_received(self, count: int, neighbours: int, now: float) -> None:
+        """See how many runs neighbours have received by now.
+
+        Args:
+            count: of these runs, of all neighbours together.
+            neighbours: that still receive.
+            now: seconds.
+        """
+        if count > self._received and neighbours:
+            took_s = now - self._received_at
+            self._received_s.add(took_s * neighbours / (count - self._received))
+            self._received, self._received_at = count, now
 
     def on_count(self, count: int, now: float) -> None:
         """See how many runs are here or at a neighbour by now.
@@ -92,10 +111,8 @@ class SwarmPace:
             now: seconds.
         """
         if count > self._count:
-            runs = count - self._count
-            if len(self._steps_s):
-                self._gusts.append((now - self._at, runs))
-            self._steps_s.add((now - self._at) / runs)
+            if self._at is not None:
+                self._gusts.append((now - self._at, count - self._count))
             self._at = now
             # The mean may only fall: without a tracker everybody pauses until an owner reads. If pauses raised the
             # mean, everybody would wait longer for the next owner.
@@ -108,9 +125,9 @@ class SwarmPace:
         self.least_mean_s = self.mean_s
 
     @property
-    def median_s(self) -> float:
-        """Seconds from one new run to the next, the median; 0: not known."""
-        return self._steps_s.median if len(self._steps_s) >= KNOWN_STEPS else 0.0
+    def received_s(self) -> float:
+        """Seconds from one run to the next at a neighbour, the median; 0: not known."""
+        return self._received_s.median if len(self._received_s) >= KNOWN_STEPS else 0.0
 
     @property
     def mean_s(self) -> float:

@@ -168,8 +168,8 @@ class Scheduler:
 
     @property
     def pace_s(self) -> float:
-        """Seconds from one new run to the next in this swarm; 0: not known."""
-        return self._requester.pace.median_s
+        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
+        return self._requester.pace.received_s
 
     @property
     def counters(self) -> Counters:

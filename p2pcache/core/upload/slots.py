@@ -11,8 +11,8 @@ from p2pcache.ids import NodeId
 class PacedSlots:
     """The number of open slots.
 
-    Among equals an upload takes as long as `slots` new runs take to appear in the swarm. Where uploads take several
-    times as long, this node's uplink is slow beside the swarm. Then slots close: few peers that have a rare run soon
+    Among equals an upload takes as long as a neighbour needs to receive `slots` runs. Where uploads take several times
+    as long, this node's uplink is slow beside the swarm. Then slots close: few peers that have a rare run soon
     spread it, while many slow uploads of it keep everybody waiting. In a swarm where everything is slow the pace is
     slow as well, and nothing closes.
     """
@@ -46,7 +46,7 @@ class PacedSlots:
 
         Args:
             took_s: seconds from its start.
-            pace_s: seconds from one new run to the next in its swarm; 0: not known.
+            pace_s: seconds from one run to the next at a neighbour; 0: not known.
         """
         settings = self._settings
         usual_s = settings.pace * settings.slots * pace_s

@@ -129,7 +129,7 @@ class UploadQueue(Generic[Item]):
             peer: its receiver.
             item: that was admitted.
             took_s: seconds since its start, if it was sent to its end.
-            pace_s: seconds from one new run to the next in its swarm; 0: not known.
+            pace_s: seconds from one run to the next at a neighbour; 0: not known.
 
         Raises:
             LocalProtocolError: it wasn't active.

@@ -150,7 +150,7 @@ class SimNode(NodeState):
 
     @property
     def pace_s(self) -> float:
-        """Seconds between two new runs in the swarm, as this node sees it."""
+        """Seconds from one run to the next at a neighbour; 0: not known."""
         return self.scheduler.pace_s
 
     @property

@@ -89,7 +89,7 @@ class NodeState(ABC):
     @property
     @abstractmethod
     def pace_s(self) -> float:
-        """Seconds between two new runs in the swarm, as this node sees it."""
+        """Seconds from one run to the next at a neighbour; 0: not known."""
 
     @property
     @abstractmethod

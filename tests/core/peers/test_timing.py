@@ -1,17 +1,45 @@
-"""The pace of a swarm, from the number of runs that are here or at a neighbour."""
+"""The pace of a swarm, from what neighbours receive and from the runs that are here or at a neighbour."""
 
 import pytest
 
 from p2pcache.core.peers.timing import SwarmPace
 
 
+def test_what_neighbours_receive_is_taken_for_each_of_them() -> None:
+    pace = SwarmPace(0.0)
+    for step in range(1, 10):
+        pace.on_received(12 * step, 4, float(step))
+        assert (pace.received_s > 0.0) == (step >= 4), "a few steps say nothing"
+    assert pace.received_s == pytest.approx(4 / 12)
+
+
+def test_storage_that_is_quicker_than_all_links_changes_no_neighbours_rate() -> None:
+    pace = SwarmPace(0.0)
+    for step in range(1, 20):
+        pace.on_count(100 * step, float(step))
+        pace.on_received(4 * step, 2, float(step))
+    assert pace.mean_s == pytest.approx(0.01)
+    assert pace.received_s == pytest.approx(0.5)
+
+
+def test_a_pause_and_neighbours_that_are_done_hardly_count() -> None:
+    pace = SwarmPace(0.0)
+    for second in range(1, 8):
+        pace.on_received(4 * second, 2, float(second))
+    pace.on_received(28, 2, 60.0)  # nothing has come for long
+    pace.on_received(32, 2, 61.0)
+    assert pace.received_s == pytest.approx(0.5)
+    pace.on_received(40, 0, 62.0)  # all have everything
+    assert pace.received_s == pytest.approx(0.5)
+
+
 def test_runs_that_were_there_when_we_came_do_not_count() -> None:
     pace = SwarmPace(0.0)
     pace.on_count(500, 10.0)
-    assert pace.median_s == 0.0
+    assert pace.mean_s == 0.0
     for step in range(1, 10):
         pace.on_count(500 + 2 * step, 10.0 + step)
-    assert pace.median_s == pytest.approx(0.5)
+    assert pace.mean_s == pytest.approx(0.5)
 
 
 def test_gusts_do_not_change_the_mean() -> None:
@@ -28,16 +56,13 @@ def test_gusts_do_not_change_the_mean() -> None:
     assert gusts.estimated_s(100.0) == gusts.mean_s == pytest.approx(0.5, rel=0.2)
 
 
-def test_a_pause_and_a_holder_that_leaves_hardly_count() -> None:
+def test_a_holder_that_leaves_hardly_counts() -> None:
     pace = SwarmPace(0.0)
     for second in range(8):
         pace.on_count(4 * second, float(second))
     pace.on_count(20, 8.0)  # a holder of some runs left
-    pace.on_count(20, 60.0)  # nothing has come for long
-    pace.on_count(24, 61.0)
-    assert pace.median_s == pytest.approx(0.25)
-    pace.on_count(28, 62.0)
-    assert pace.median_s == pytest.approx(0.25)
+    pace.on_count(24, 9.0)
+    assert pace.mean_s == pytest.approx(0.25, rel=0.2)
 
 
 def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:

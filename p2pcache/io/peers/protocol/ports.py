@@ -89,7 +89,7 @@ class SwarmPort(Protocol):
         ...
 
     def pace_s(self) -> float:
-        """Inter-arrival time of new runs in this swarm, in seconds; 0: not known."""
+        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
         ...
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
