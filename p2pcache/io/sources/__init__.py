@@ -14,8 +14,8 @@ from p2pcache.io.sources.settings import SourceSettings
 __all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
 
 _SHAPES = (
-    "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], https://HOST[/PATH], hf://[OWNER], "
-    "oci://HOST[/PART], oci-layout:///ABSOLUTE/DIRECTORY"
+    "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], "
+    "https://HOST[/PATH], hf://[OWNER], oci://HOST[/PART], oci-layout:///ABSOLUTE/DIRECTORY"
 )
 
 
@@ -36,6 +36,10 @@ def open_reader(settings: SourceSettings) -> SourceReader:
         from p2pcache.io.sources.bucket import BucketReader  # botocore costs 0.2 s to import
 
         return BucketReader(settings)
+    if scheme == "gs":
+        from p2pcache.io.sources.google import GoogleReader
+
+        return GoogleReader(settings)
     if scheme == "az":
         from p2pcache.io.sources.azure import AzureReader
 

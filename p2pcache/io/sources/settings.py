@@ -16,19 +16,21 @@ class SourceSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """One source. Credentials are never here: they come from the store's own environment and files."""
 
     url: str = ""
-    """What is read: file:///dir, s3://bucket[/prefix], az://container[/prefix], https://host[/path], hf:// (every
-    repository of the hub), oci://host[/part] (of a registry) or oci-layout:///dir."""
+    """What is read: file:///dir, s3://bucket[/prefix], gs://bucket[/prefix], az://container[/prefix], https://host[/path],
+    hf:// (every repository of the hub), oci://host[/part] (of a registry) or oci-layout:///dir."""
     namespaces: str = "*"
     """Namespaces into which clients may import from here, separated by commas; *: all."""
     on_miss: bool = False
     """Of hf:// and oci://: import a model that nobody has when somebody pulls `hf://ORG/REPO`, or asks the hub door or
     the OCI door for it."""
     private: bool = False
-    """Let https://, hf:// and oci:// reach private, loopback and link-local addresses, also by redirects."""
+    """Let https://, gs://, az://, hf:// and oci:// lead to private and loopback addresses, by redirects or names; never
+    to link-local ones."""
     profile: str = ""
     """The profile of s3:// in the files of AWS; default: as the environment says."""
     endpoint: str = ""
-    """URL of the server of s3://, az:// or hf://; default: as the environment says (AWS_ENDPOINT_URL, HF_ENDPOINT)."""
+    """URL of the server of s3://, gs://, az:// or hf://; default: as the environment says (AWS_ENDPOINT_URL,
+    STORAGE_EMULATOR_HOST, AZURE_STORAGE_CONNECTION_STRING, HF_ENDPOINT)."""
 
 
 def read_sources(file: ConfigFile, environ: Mapping[str, str]) -> dict[str, SourceSettings]:

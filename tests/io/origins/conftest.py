@@ -46,7 +46,7 @@ def seaweed() -> Iterator[Seaweed]:
 def clean_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """No credentials or endpoints of the machine that runs the tests."""
     for name in list(os.environ):
-        if name.startswith(("AWS_", "P2PCACHE_")):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_", "P2PCACHE_", "STORAGE_")):
             monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))

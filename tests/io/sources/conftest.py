@@ -1,36 +1,24 @@
 """Sources under test: each entry of SOURCES passes the conformance suite."""
 
-import base64
-import contextlib
-import hashlib
-import hmac
-import importlib
 import secrets
 import shutil
-import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
+from loadtest.kit import clouds
 from loadtest.kit.seaweed import Seaweed
-from p2pcache.io.sources.azure import AzureReader
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
-from tests.io.origins.conftest import clean_env, s3_env, seaweed  # noqa: F401 - fixtures
+from tests.io.origins.conftest import _one_loader, clean_env, s3_env, seaweed  # noqa: F401 - fixtures
 from tests.io.sources.kit import Hub, Web, serving
 from tests.io.sources.registry_kit import HAVE_REGISTRY, pack, registry
-
-AZURE_ACCOUNT = "devstoreaccount1"  # known to everybody, of the emulator
-AZURE_KEY = (
-    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-)
 
 
 class Filled(NamedTuple):
@@ -80,7 +68,7 @@ def _nginx(request: pytest.FixtureRequest) -> Iterator[Filled]:
     root = tmp / "www"
     (root / "m").mkdir(parents=True)
     kind = "json" if request.param == "nginx-json" else "html"
-    port = free_port()
+    port = clouds.free_port()
     config = tmp / "nginx.conf"
     config.write_text(
         f"daemon off; pid {tmp}/pid; error_log {tmp}/error.log; events {{}} worker_processes 1; user root;"
@@ -110,55 +98,48 @@ def _nginx(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 
 @pytest.fixture(scope="session")
-def azurite() -> Iterator[str]:
-    """The endpoint of a real emulator of Azure's blobs (npm install azurite)."""
-    program = shutil.which("azurite-blob")
-    if program is None:
-        pytest.skip("needs azurite")
-    pytest.importorskip("obstore")
-    port = free_port()
-    process = subprocess.Popen(
-        [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence", "--silent",
-         "--skipApiVersionCheck"],
-    )  # fmt: skip
-    try:
-        for _ in range(500):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.02)
-        yield f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def make_container(endpoint: str, name: str) -> None:
-    """Make a container: obstore can't."""
-    now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
-    headers = {"x-ms-date": now, "x-ms-version": "2021-08-06"}
-    lines = [f"{key}:{value}" for key, value in headers.items()]
-    place = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{name}"
-    text = "PUT" + "\n" * 12 + "\n".join([*lines, place, "restype:container"])
-    made = hmac.new(base64.b64decode(AZURE_KEY), text.encode(), hashlib.sha256).digest()
-    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(made).decode()}"
-    url = f"{endpoint}/{name}?restype=container"
-    urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers)).close()
+def azure_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real emulator of Azure's blobs for all tests."""
+    if clouds.azurite_program() is None:
+        pytest.skip("needs azurite (make azurite)")
+    with clouds.azurite(tmp_path_factory.mktemp("azurite")) as endpoint:
+        yield endpoint
 
 
 @contextmanager
 def _azurite(request: pytest.FixtureRequest) -> Iterator[Filled]:
-    endpoint: str = request.getfixturevalue("azurite")
+    endpoint: str = request.getfixturevalue("azure_endpoint")
     patch: pytest.MonkeyPatch = request.getfixturevalue("clean_env")
-    patch.setenv("AZURE_STORAGE_ACCOUNT_NAME", AZURE_ACCOUNT)
-    patch.setenv("AZURE_STORAGE_ACCOUNT_KEY", AZURE_KEY)
+    for name, value in clouds.AZURE_ENV.items():
+        patch.setenv(name, value)
     container = f"c{secrets.token_hex(6)}"
-    make_container(endpoint, container)
-    obstore: Any = importlib.import_module("obstore")
+    clouds.make_container(endpoint, container)
     source = Source("s", SourceSettings(url=f"az://{container}/lake here", endpoint=endpoint))
-    reader = source.reader
-    assert isinstance(reader, AzureReader)
     yield Filled(
-        source, "m", lambda name, data: obstore.put(reader._store, f"m/{name}", data)
+        source, "m", lambda name, data: clouds.put_blob(endpoint, container, f"lake here/m/{name}", data)
+    )  # fmt: skip
+    source.close()
+
+
+@pytest.fixture(scope="session")
+def google_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One real emulator of Google's objects for all tests."""
+    if clouds.fake_gcs_program() is None:
+        pytest.skip("needs fake-gcs-server (it has a wheel for x86-64 and arm64)")
+    with clouds.fake_gcs(tmp_path_factory.mktemp("gcs")) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _gcs(request: pytest.FixtureRequest) -> Iterator[Filled]:
+    endpoint: str = request.getfixturevalue("google_endpoint")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("clean_env")
+    patch.setenv("STORAGE_EMULATOR_HOST", endpoint)
+    bucket = f"b{secrets.token_hex(6)}"
+    clouds.make_bucket(endpoint, bucket)
+    source = Source("s", SourceSettings(url=f"gs://{bucket}/lake here"))
+    yield Filled(
+        source, "m", lambda name, data: clouds.put_object(endpoint, bucket, f"lake here/m/{name}", data)
     )  # fmt: skip
     source.close()
 
@@ -200,7 +181,7 @@ def _oci(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 SOURCES: dict[str, Callable[[pytest.FixtureRequest], AbstractContextManager[Filled]]] = {
     "file": _file, "s3": _s3, "nginx-html": _nginx, "nginx-json": _nginx, "hub": _hub,
-    "azurite": _azurite,
+    "azurite": _azurite, "gcs": _gcs,
     "oci": _oci,
 }  # fmt: skip
 
@@ -210,9 +191,3 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
     """An empty place of each kind of source."""
     with SOURCES[request.param](request) as opened:
         yield opened
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])

@@ -137,7 +137,7 @@ def serving(web: Web, host: str = "127.0.0.1") -> Iterator[Web]:
                 with contextlib.suppress(OSError):
                     self.wfile.write(body)
 
-        do_HEAD = do_GET  # noqa: N815 - http.server calls it so
+        do_HEAD = do_POST = do_GET  # noqa: N815 - http.server calls them so
 
         def log_message(self, *_: object) -> None:
             pass
