@@ -24,6 +24,7 @@ from loadtest.kit.daemons import StartError, exit_on_signals, wait_until
 from loadtest.kit.flags import count, rate, size
 from loadtest.kit.models import check_tree, files_of, make_model, total_bytes
 from loadtest.kit.netns import FabricError, Host
+from loadtest.kit.nginx import nginx
 from loadtest.storm.arena import Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import busy_share
@@ -104,7 +105,7 @@ def s3(options: argparse.Namespace) -> None:
             keys = [
                 f"acme/big/v1/{path}" for path in files_of(tree) if path.endswith(".safetensors")
             ]
-            with nginx(root / "nginx", tree, static):
+            with static_copy(root / "nginx", tree, static):
                 for client, code, python in (
                     ("boto3", BOTO3, options.boto3), ("Run:ai", RUNAI, options.runai),
                 ):  # fmt: skip
@@ -146,28 +147,15 @@ def _s3_environ(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def nginx(home: Path, tree: Path, port: int) -> Iterator[None]:
-    """Serve a published tree under the keys that it has at the door."""
+def static_copy(home: Path, tree: Path, port: int) -> Iterator[None]:
+    """Serve a published tree by nginx, under the keys that it has at the door."""
     place = home / "root/acme/big"
     place.mkdir(parents=True)
     for folder in (home, *home.rglob("*")):
         folder.chmod(0o755)
     (place / "v1").symlink_to(tree)
-    config = home / "nginx.conf"
-    config.write_text(
-        f"daemon off; pid {home}/pid; error_log {home}/error.log; worker_processes 2; user root;\n"
-        f"events {{}}\nhttp {{ access_log off; sendfile on; client_body_temp_path {home}/b; proxy_temp_path {home}/p;"
-        f" fastcgi_temp_path {home}/f; uwsgi_temp_path {home}/u; scgi_temp_path {home}/s;\n"
-        f" server {{ listen 127.0.0.1:{port}; root {home}/root; }} }}\n"
-    )
-    program = shutil.which("nginx") or "/usr/sbin/nginx"
-    served = subprocess.Popen([program, "-e", str(home / "error.log"), "-c", str(config)])
-    try:
-        wait_until((home / "pid").exists, 10.0)
+    with nginx(home / "server", home / "root", port):
         yield
-    finally:
-        served.terminate()
-        served.wait(10)
 
 
 # -- the hub door --------------------------------------------------------------------------------

@@ -13,13 +13,15 @@ import json
 import shutil
 import socket
 import subprocess
-import time
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import util
 from pathlib import Path
 from urllib.parse import quote, urlencode
+
+from loadtest.kit.cluster import free_ports
+from loadtest.kit.daemons import wait_until
 
 AZURE_ACCOUNT = "devstoreaccount1"  # known to everybody, of the emulator
 AZURE_KEY = (
@@ -28,13 +30,6 @@ AZURE_KEY = (
 AZURE_ENV = {"AZURE_STORAGE_ACCOUNT_NAME": AZURE_ACCOUNT, "AZURE_STORAGE_ACCOUNT_KEY": AZURE_KEY}
 READY_S = 20.0  # either needs less than one; a loaded machine may need more
 _TOOLS = Path(__file__).resolve().parents[2] / ".tools"
-
-
-def free_port() -> int:
-    """A port of loopback that nobody uses now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def fake_gcs_program() -> Path | None:
@@ -51,7 +46,7 @@ def fake_gcs(folder: Path) -> Iterator[str]:
     """A server of Google's protocol, whose objects lie in `folder`; gives its endpoint."""
     program = fake_gcs_program()
     assert program is not None, "needs the dev extra"
-    port = free_port()
+    (port,) = free_ports(1)
     endpoint = f"http://127.0.0.1:{port}"
     words = [
         program, "-scheme", "http", "-backend", "filesystem", "-filesystem-root", folder, "-host", "127.0.0.1",
@@ -84,7 +79,7 @@ def azurite(folder: Path) -> Iterator[str]:
     """A server of Azure's protocol, whose blobs lie in `folder`; gives the endpoint of its account."""
     program = azurite_program()
     assert program is not None, "needs make azurite"
-    port = free_port()
+    (port,) = free_ports(1)
     words = [
         program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", str(folder), "--silent",
         "--skipApiVersionCheck", "--disableTelemetry",
@@ -134,13 +129,17 @@ def _send(method: str, url: str, data: bytes | None, headers: dict[str, str] | N
 def _running(words: list[str], port: int) -> Iterator[None]:
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + READY_S
-        while time.monotonic() < end:
-            assert process.poll() is None, f"{words[0]} ended with {process.returncode}"
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
-                break
-            time.sleep(0.02)
+        wait_until(lambda: process.poll() is not None or _answers(port), READY_S)
+        assert process.poll() is None, f"{words[0]} ended with {process.returncode}"
         yield
     finally:
         process.terminate()
         process.wait()
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True

@@ -12,12 +12,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from loadtest.kit.registry import Registry, registry
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.ids import Ref
 from p2pcache.io.sources.settings import SourceSettings
 from tests.agent.kit import agent
-from tests.io.sources.registry_kit import Registry, needs_registry, pack, registry
+from tests.io.sources.registry_kit import needs_registry, pack
 
 DATA = os.urandom(600_000)
 FILES = {"config.json": b"{}", "w.safetensors": DATA}

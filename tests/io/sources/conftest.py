@@ -1,10 +1,6 @@
 """Sources under test: each entry of SOURCES passes the conformance suite."""
 
 import secrets
-import shutil
-import subprocess
-import time
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -13,12 +9,15 @@ from typing import NamedTuple
 import pytest
 
 from loadtest.kit import clouds
+from loadtest.kit.cluster import free_ports
+from loadtest.kit.nginx import nginx, nginx_program
+from loadtest.kit.registry import registry
 from loadtest.kit.seaweed import Seaweed
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.origins.conftest import _one_loader, clean_env, s3_env, seaweed  # noqa: F401 - fixtures
 from tests.io.sources.kit import Hub, Web, serving
-from tests.io.sources.registry_kit import HAVE_REGISTRY, pack, registry
+from tests.io.sources.registry_kit import HAVE_REGISTRY, pack
 
 
 class Filled(NamedTuple):
@@ -62,39 +61,23 @@ def _s3(request: pytest.FixtureRequest) -> Iterator[Filled]:
 
 @contextmanager
 def _nginx(request: pytest.FixtureRequest) -> Iterator[Filled]:
-    if shutil.which("nginx") is None:
+    if nginx_program() is None:
         pytest.skip("needs nginx")
     tmp: Path = request.getfixturevalue("tmp_path")
     root = tmp / "www"
     (root / "m").mkdir(parents=True)
-    kind = "json" if request.param == "nginx-json" else "html"
-    port = clouds.free_port()
-    config = tmp / "nginx.conf"
-    config.write_text(
-        f"daemon off; pid {tmp}/pid; error_log {tmp}/error.log; events {{}} worker_processes 1; user root;"
-        f"http {{ access_log off; client_body_temp_path {tmp}/b; proxy_temp_path {tmp}/p; fastcgi_temp_path {tmp}/f;"
-        f"uwsgi_temp_path {tmp}/u; scgi_temp_path {tmp}/s; server {{ listen 127.0.0.1:{port}; root {root};"
-        f"location / {{ autoindex on; autoindex_format {kind}; default_type application/octet-stream; }} }} }}"
-    )
-    process = subprocess.Popen(["nginx", "-c", str(config)], stderr=subprocess.DEVNULL)
 
     def write(name: str, data: bytes) -> None:
         (root / "m" / name).parent.mkdir(parents=True, exist_ok=True)
         (root / "m" / name).write_bytes(data)
 
-    try:
-        for _ in range(100):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/").close()
-                break
-            except OSError:
-                time.sleep(0.02)
+    (port,) = free_ports(1)
+    with nginx(
+        tmp / "nginx", root, port, index="json" if request.param == "nginx-json" else "html"
+    ):
         source = Source("s", SourceSettings(url=f"http://127.0.0.1:{port}/"))
         yield Filled(source, "m", write, grain_s=1.1)
         source.close()
-    finally:
-        process.terminate()
-        process.wait()
 
 
 @pytest.fixture(scope="session")

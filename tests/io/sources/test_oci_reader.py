@@ -13,18 +13,12 @@ from typing import Any
 
 import pytest
 
+from loadtest.kit.registry import LOGIN, registry
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound, OriginChanged, UsageError
 from p2pcache.io.sources import SourceFile, SourceSettings, open_reader
 from p2pcache.io.sources.base import SourceReader
 from tests.io.sources.kit import answering
-from tests.io.sources.registry_kit import (
-    LOGIN,
-    TokenServer,
-    needs_registry,
-    pack,
-    password_auth,
-    registry,
-)
+from tests.io.sources.registry_kit import TokenServer, needs_registry, pack, password_auth
 
 WEIGHTS = random.Random(3).randbytes(300_000)
 FILES = {"config.json": b"{}", "sub/w.safetensors": WEIGHTS, "same.json": b"{}", "\u00fc.txt": b"u"}

@@ -1,0 +1,1 @@
+"""What an import of each kind of source costs, beside that store's own usual client."""
