@@ -21,7 +21,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from p2pcache.core.format.chunking import MiB
 from p2pcache.core.format.source_record import check_source_key
-from p2pcache.errors import NotAllowed, NotFound, UsageError
+from p2pcache.errors import NotAllowed, NotFound, OriginChanged, OriginUnavailable, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
@@ -74,13 +74,7 @@ class AzureReader(SourceReader):
             return
         if not place:
             raise NotFound(f"{self.url} holds no blobs")
-        answer = self._http.ask("HEAD", self._url_of(place))
-        answer.raw.close()
-        size_text = answer.headers.get("Content-Length", "")
-        if answer.status != 200 or not size_text.isdigit():
-            raise NotFound(f"{self.url}/{place}: no blob, and none below it")
-        tag = answer.headers.get("ETag", "")
-        yield SourceFile(place.rpartition("/")[2], place, int(size_text), _validator(tag))
+        yield self._head(place)
 
     def open(self, file: SourceFile, start: int, length: int) -> Body:
         """As `SourceReader.open`; the ETag is a condition of the read, and is compared."""
@@ -90,8 +84,9 @@ class AzureReader(SourceReader):
         url, condition = self._url_of(file.key), {"If-Match": tag} if tag else {}
         try:
             body, answer = self._http.open_range(url, start, length, file.size, condition)
-        except NotFound:
-            raise NotFound(f"{where} doesn't exist") from None
+        except (NotFound, OriginChanged):
+            self._head(file.key)  # what is gone fails conditions, too
+            changed(where)
         if tag and _validator(answer.headers.get("ETag", "")) != file.validator:
             body.close()
             changed(where)
@@ -104,6 +99,23 @@ class AzureReader(SourceReader):
     def close(self) -> None:
         """As `SourceReader.close`."""
         self._http.drop_connections()
+
+    def _head(self, key: str) -> SourceFile:
+        """The blob of exactly this key.
+
+        Raises:
+            NotFound: there is none.
+        """
+        where = f"{self.url}/{key}"
+        answer = self._http.ask("HEAD", self._url_of(key))
+        answer.raw.close()
+        if answer.status == 404:
+            raise NotFound(f"{where} doesn't exist")
+        size = answer.headers.get("Content-Length", "")
+        if answer.status != 200 or not size.isdigit():
+            raise OriginUnavailable(f"{where}: the store answers {answer.status}")
+        tag = _validator(answer.headers.get("ETag", ""))
+        return SourceFile(key.rpartition("/")[2], key, int(size), tag)
 
     def _url_of(self, key: str) -> str:
         return f"{self._base}/{quote(self._prefix + key)}"

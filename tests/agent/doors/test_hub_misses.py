@@ -96,7 +96,7 @@ async def test_two_nodes_clients_at_once_cost_the_hub_one_copy(tmp_path: Path, h
         said = await asyncio.gather(
             *(ran(SUBSET, home, HF_ENDPOINT=endpoint(app)) for home, app in zip(homes, apps, strict=True))
         )  # fmt: skip
-        assert said == [SAID, SAID]
+        assert list(said) == [SAID, SAID]
         assert read_once(hub), hub.seen
         before = len(hub.seen), len(hub.cdn.seen)
         assert await ran(SUBSET, homes[1], HF_ENDPOINT=endpoint(apps[1])) == SAID
@@ -112,7 +112,7 @@ async def test_transformers_load_what_nobody_had(tmp_path: Path, hub: Hub) -> No
             ran(LOAD, tmp_path / "h0", HF_ENDPOINT=endpoint(apps[0])),
             ran(SUBSET, tmp_path / "h1", HF_ENDPOINT=endpoint(apps[1])),
         )
-        assert said == ["True\n", SAID]
+        assert list(said) == ["True\n", SAID]
         assert read_once(hub), hub.seen
         (model,) = apps[0].store.models()
         assert [str(tag) for tag in model.tags] == ["org/model:main"]
