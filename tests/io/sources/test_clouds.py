@@ -10,11 +10,12 @@ import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.sax.saxutils import escape
 
 import pytest
 
+from loadtest.kit import clouds
 from p2pcache.errors import NotAllowed, OriginChanged, P2PCacheError, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.sources.base import SourceFile
@@ -431,3 +432,33 @@ def test_credentials_that_cannot_be(
         source_of("az://lake", "").files("m")
     assert caught.value.exit_code == code
     assert "no key!" not in str(caught.value)
+
+
+def account_sas() -> str:
+    """A SAS token for reading, of the stand-in's account, as Azure's protocol makes one."""
+    words = {"sp": "rl", "ss": "b", "srt": "co", "st": "", "se": "2100-01-01T00:00:00Z", "sip": "", "spr": "https,http",
+             "sv": "2021-08-06", "ses": ""}  # fmt: skip
+    text = "\n".join([clouds.AZURE_ACCOUNT, *words.values(), ""])
+    key = base64.b64decode(clouds.AZURE_KEY)
+    words["sig"] = base64.b64encode(hmac.new(key, text.encode(), hashlib.sha256).digest()).decode()
+    return urlencode({name: value for name, value in words.items() if value})
+
+
+def test_real_azurite_takes_a_sas_token_and_no_wrong_key(
+    monkeypatch: pytest.MonkeyPatch, azure_endpoint: str
+) -> None:
+    clouds.make_container(azure_endpoint, "signed")
+    clouds.put_blob(azure_endpoint, "signed", "m/a b+c.bin", b"a" * 1000)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", clouds.AZURE_ACCOUNT)
+    with pytest.raises(NotAllowed, match="Azure doesn't allow az://signed"):
+        source_of("az://signed", azure_endpoint).files("m")
+    words = f"BlobEndpoint={azure_endpoint}/;SharedAccessSignature={account_sas()}"
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", words)
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_KEY")
+    source = Source("s", SourceSettings(url="az://signed"))
+    (file,) = source.files("m")
+    assert (file.path, read(source, file, 10, 20)) == ("a b+c.bin", b"a" * 20)
+    assert source.files("m/a b+c.bin") == [file]
+    monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", words.replace("sp=rl", "sp=rlw"))
+    with pytest.raises(NotAllowed):
+        Source("s", SourceSettings(url="az://signed")).files("m")
