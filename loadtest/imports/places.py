@@ -127,7 +127,7 @@ def gcs(home: Path, model: Path) -> Iterator[Place]:
     with clouds.fake_gcs(home / "gcs") as endpoint:
         clouds.make_bucket(endpoint, "lake")
         for name in files_of(model):
-            clouds.put_object(endpoint, "lake", f"m/{name}", (model / name).read_bytes())
+            clouds.put_object(endpoint, "lake", f"m/{name}", model / name)
         yield Place(
             "gs://lake/m", {"url": "gs://lake"}, {"STORAGE_EMULATOR_HOST": endpoint},
             "google-cloud-storage" if _has("google.cloud.storage") else "", lambda to: _python(GOOGLE, str(to)),
@@ -156,7 +156,7 @@ def azure(home: Path, model: Path) -> Iterator[Place]:
     with clouds.azurite(home / "azure") as endpoint:
         clouds.make_container(endpoint, "lake")
         for name in files_of(model):
-            clouds.put_blob(endpoint, "lake", f"m/{name}", (model / name).read_bytes())
+            clouds.put_blob(endpoint, "lake", f"m/{name}", model / name)
         yield Place(
             "az://lake/m", {"url": "az://lake", "endpoint": endpoint}, {**clouds.AZURE_ENV, "LAKE": endpoint},
             "azure-storage-blob" if _has("azure.storage.blob") else "", lambda to: _python(AZURE, str(to)),

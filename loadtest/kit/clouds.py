@@ -61,8 +61,8 @@ def make_bucket(endpoint: str, name: str) -> None:
     _send("POST", f"{endpoint}/storage/v1/b", json.dumps({"name": name}).encode())
 
 
-def put_object(endpoint: str, bucket: str, name: str, data: bytes) -> None:
-    """Write an object by Google's protocol."""
+def put_object(endpoint: str, bucket: str, name: str, data: bytes | Path) -> None:
+    """Write an object by Google's protocol; a file is read piece by piece."""
     query = urlencode({"uploadType": "media", "name": name})
     _send("POST", f"{endpoint}/upload/storage/v1/b/{bucket}/o?{query}", data)
 
@@ -93,19 +93,22 @@ def make_container(endpoint: str, name: str) -> None:
     _azure("PUT", f"{endpoint}/{name}", {"restype": "container"}, b"", {})
 
 
-def put_blob(endpoint: str, container: str, name: str, data: bytes) -> None:
-    """Write a blob into the stand-in's account."""
+def put_blob(endpoint: str, container: str, name: str, data: bytes | Path) -> None:
+    """Write a blob into the stand-in's account; a file is read piece by piece."""
     _azure(
         "PUT", f"{endpoint}/{container}/{quote(name)}", {}, data, {"x-ms-blob-type": "BlockBlob"}
     )
 
 
-def _azure(method: str, url: str, query: dict[str, str], data: bytes, more: dict[str, str]) -> None:
+def _azure(
+    method: str, url: str, query: dict[str, str], data: bytes | Path, more: dict[str, str]
+) -> None:
     """A request with the key of the account, which signs it as Azure says."""
     now = datetime.now(UTC).strftime("%a, %d %b %Y %H:%M:%S GMT")
     headers = {"x-ms-date": now, "x-ms-version": "2021-08-06", **more}
     path = url.partition("://")[2].partition("/")[2]
-    length, kind = (str(len(data)), "application/octet-stream") if data else ("", "")
+    size = _size(data)
+    length, kind = (str(size), "application/octet-stream") if size else ("", "")
     lines = [
         method, "", "", length, "", kind, *[""] * 6, *(f"{n}:{v}" for n, v in sorted(headers.items())),
         f"/{AZURE_ACCOUNT}/{path}", *(f"{n}:{v}" for n, v in sorted(query.items())),
@@ -113,16 +116,22 @@ def _azure(method: str, url: str, query: dict[str, str], data: bytes, more: dict
     key = base64.b64decode(AZURE_KEY)
     made = hmac.new(key, "\n".join(lines).encode(), hashlib.sha256).digest()
     headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(made).decode()}"
-    if data:
+    if size:
         headers["Content-Type"] = kind
-    _send(method, url + (f"?{urlencode(query)}" if query else ""), data or None, headers)
+    _send(method, url + (f"?{urlencode(query)}" if query else ""), data, headers)
 
 
-def _send(method: str, url: str, data: bytes | None, headers: dict[str, str] | None = None) -> None:
+def _size(data: bytes | Path) -> int:
+    return data.stat().st_size if isinstance(data, Path) else len(data)
+
+
+def _send(method: str, url: str, data: bytes | Path, headers: dict[str, str] | None = None) -> None:
     kind = {"Content-Type": "application/json"} if headers is None else headers
-    urllib.request.urlopen(
-        urllib.request.Request(url, data=data, method=method, headers=kind)
-    ).close()
+    sent = kind | {"Content-Length": str(_size(data))}
+    with contextlib.ExitStack() as stack:
+        body = stack.enter_context(data.open("rb")) if isinstance(data, Path) else data or None
+        request = urllib.request.Request(url, data=body, method=method, headers=sent)
+        urllib.request.urlopen(request).close()
 
 
 @contextlib.contextmanager

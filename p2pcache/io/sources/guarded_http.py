@@ -11,6 +11,7 @@ import ipaddress
 import netrc
 import os
 import socket
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -37,6 +38,7 @@ from p2pcache.io.origins.s3.body import S3Body
 
 MAX_REDIRECTS = 5  # hubs and mirrors use two
 MAX_URL_CHARS = 8192  # a signed URL of a cloud has some 1,500
+SMALL_S = 120.0  # of a small answer: 300 KB/s for the longest list of files
 FOREIGN = (HTTPError, OSError, ValueError)
 _REDIRECTS = (301, 302, 303, 307, 308)
 _PORTS = {"http": 80, "https": 443}
@@ -223,16 +225,18 @@ class GuardedHttp:
         """A small answer whole.
 
         Raises:
-            P2PCacheError: a status that isn't 200, as `refusal`; or over `limit` bytes (UsageError).
+            P2PCacheError: a status that isn't 200, as `refusal`; over `limit` bytes (UsageError); or it is too slow.
         """
         answer = self.ask("GET", url, headers, secret=secret)
         with contextlib.closing(answer.raw):
             if answer.status != 200:
                 raise refusal(answer)
-            data = bytearray()
+            data, end = bytearray(), time.monotonic() + SMALL_S
             try:
                 while piece := answer.raw.read(65536):
                     data += piece
+                    if time.monotonic() > end:
+                        raise OriginUnavailable(f"{shown(url)} didn't end in {SMALL_S:.0f} s")
                     if len(data) > limit:
                         raise UsageError(
                             f"{shown(url)} answers with over {limit >> 20} MiB, too much for a list"

@@ -1,6 +1,7 @@
 """Imports into a running agent, from a directory: what is read, written and served."""
 
 import asyncio
+import json
 import os
 import threading
 from pathlib import Path
@@ -202,3 +203,31 @@ async def test_an_agent_that_stops_ends_its_imports(tmp_path: Path) -> None:
             await until(
                 lambda: not any(one.name.startswith("import_") for one in threading.enumerate())
             )
+
+
+async def test_a_source_that_lies_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Sizes that no disk has, other bytes than were listed: one clear error each, and nothing is published."""
+    (tmp_path / "origin").mkdir()
+    origin = (tmp_path / "origin").as_uri()
+    with serving(Web()) as web:
+        sources = {
+            "w": SourceSettings(url=web.url),
+            "g": SourceSettings(url="gs://lake", endpoint=web.url),
+        }
+        listed = {"name": "m/a.bin", "generation": "7"}
+        ranged = {"X-Goog-Generation": "7", "Content-Range": "bytes 0-99/50"}
+        async with agent(tmp_path, origin=origin, sources=sources) as app:
+            for size, code in ((2**62, 5), (2**70, 5), (100, 6)):
+                page = json.dumps({"items": [{**listed, "size": str(size)}]}).encode()
+                web.spoil = lambda path, _, page=page: (  # type: ignore[misc]
+                    (206, ranged, bytes(50)) if "alt=media" in path else (200, {}, page)
+                )
+                refused = (await taken(app, "gs://lake/m"))[-1]
+                assert refused["code"] == code, refused
+            web.spoil = lambda _path, _headers: (200, {"Content-Length": str(2**62)}, b"")
+            refused = (await taken(app, f"{web.url}/m/a.bin"))[-1]
+            assert refused["code"] == 5, refused
+            assert app.store.models() == []
+            assert not list((tmp_path / "a0/imports").glob("*/*.part"))
+    assert not list(OriginRepo(open_origin(origin)).refs("team"))
+    assert not (tmp_path / "origin/p2pcache").exists()

@@ -1,17 +1,28 @@
 """Servers that lead elsewhere, lie or list nonsense: clear errors, and no request to where it wasn't allowed."""
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import IntegrityError, NotAllowed, OriginChanged, P2PCacheError, UsageError
+from p2pcache.errors import (
+    IntegrityError,
+    NotAllowed,
+    OriginChanged,
+    OriginUnavailable,
+    P2PCacheError,
+    UsageError,
+)
 from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.imports.importing import Importing
 from p2pcache.io.sources.base import SourceFile, checked
@@ -256,6 +267,31 @@ def test_bytes_that_are_not_those_of_the_stated_sha256(web: Web, tmp_path: Path)
     assert folder.whole(files[0]) is None
     assert not folder.part("a.bin").exists()
     folder.close()
+
+
+def test_a_list_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, but the answer never ends."""
+    monkeypatch.setattr("p2pcache.io.sources.guarded_http.SMALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            with contextlib.suppress(OSError):
+                flow, _ = listener.accept()
+                with flow:
+                    flow.recv(65536)
+                    flow.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
+                    while True:
+                        flow.sendall(b"x" * 70_000)
+                        time.sleep(0.02)
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        source = source_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(OriginUnavailable, match="didn't end in 0 s"):
+            source.files("m/SHA256SUMS")
+        source.close()
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_at_most_so_many_files() -> None:
