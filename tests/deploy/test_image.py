@@ -85,7 +85,7 @@ def test_its_steps_build_a_program_that_runs(tmp_path: Path) -> None:
     steps = [step.strip() for step in run.split("&&")]
     assert len(steps) == 3
     for step in steps:
-        words = step.replace("/opt/p2pcache", str(venv)).split()
+        words = step.replace("/opt/p2pcache", str(venv)).replace('"$PACKAGE"', ".").split()
         command = [sys.executable if word == "python" else word for word in words]
         if "install" in command:
             _lend(venv, tmp_path)
