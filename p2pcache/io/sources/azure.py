@@ -199,7 +199,7 @@ class _Account:
         try:
             with self._lock:
                 token = str(self._identity.get_token(SCOPE).token)  # kept there until it ends
-        except self._errors.AzureError as error:  # its text may quote answers
+        except (self._errors.AzureError, OSError, ValueError) as error:  # texts may quote answers
             raise NotAllowed(
                 f"Entra ID gives no token for az:// ({type(error).__name__}); set AZURE_STORAGE_ACCOUNT_KEY or "
                 "AZURE_STORAGE_SAS_TOKEN, or the AZURE_* variables of an identity"

@@ -218,7 +218,7 @@ class _Login:
                     return "", {}
                 if not self._found.valid:
                     self._found.refresh(self._request)
-            except self._errors.GoogleAuthError as error:
+            except (self._errors.GoogleAuthError, OSError, ValueError) as error:
                 kind = type(error).__name__
                 if getattr(error, "retryable", False):
                     raise OriginUnavailable(f"Google gives no token now ({kind})") from None

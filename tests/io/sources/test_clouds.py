@@ -297,11 +297,12 @@ def test_a_service_account_of_google(
     with pytest.raises(NotAllowed, match=r"\(RefreshError\); check GOOGLE_APPLICATION_CREDENTIALS"):
         source.files("m")
     source.close()
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
-    source = source_of("gs://lake", web.url)
-    with pytest.raises(NotAllowed, match="GOOGLE_APPLICATION_CREDENTIALS"):
-        source.files("m")
-    source.close()
+    for bad in ("none.json", ""):  # it doesn't exist; it is a directory
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / bad))
+        source = source_of("gs://lake", web.url)
+        with pytest.raises(NotAllowed, match="GOOGLE_APPLICATION_CREDENTIALS"):
+            source.files("m")
+        source.close()
 
 
 def test_strangers_read_public_buckets(web: Web, own_site: None) -> None:
