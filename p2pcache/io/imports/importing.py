@@ -6,6 +6,7 @@ sizes. An import that was killed goes on with the files that it lacks, and in th
 
 import os
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -26,6 +27,7 @@ from p2pcache.io.sources.source import Source
 
 READERS = 8  # files at once: one connection to storage is slow, and hubs dislike more
 PIECE_BYTES = 1 * MiB  # received, hashed and written at once
+SLOW_S = 300.0  # for a piece: a source that sends 3.5 KB/s would hold the others up for days
 DURABLE_BYTES = 256 * MiB  # read again at most, of each file, after a kill
 
 
@@ -171,10 +173,14 @@ class Importing:
         return durable
 
     def _fill(self, body: Body, view: memoryview) -> None:
-        done = 0
+        done, end = 0, time.monotonic() + SLOW_S
         while done < len(view):
             if self._stopped():
                 raise Abandoned("the import was cancelled")
+            if time.monotonic() > end:
+                raise OriginUnavailable(
+                    f"{self._source.reader.url} sends less than 1 MiB in {SLOW_S:.0f} s; import again later"
+                )
             count = body.readinto(view[done:])
             if not count:
                 raise OriginUnavailable(f"a file of {self._source.reader.url} ended early")

@@ -20,6 +20,7 @@ from p2pcache.io.imports import importing
 from p2pcache.io.imports.file_hasher import FileHasher
 from p2pcache.io.imports.import_folder import ImportFolder, sweep
 from p2pcache.io.imports.importing import Importing
+from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
@@ -131,6 +132,32 @@ def test_a_failed_import_goes_on_with_what_it_lacks(
         (model / f"{number}.bin").write_bytes(web.files[f"/m/{number}.bin"])
     assert make_manifest(hashed) == index_directory(model)[0]
     again.close()
+
+
+class Trickle(Body):
+    """A byte at a time, each within the time that a byte may take."""
+
+    def readinto(self, buffer: memoryview) -> int:
+        time.sleep(0.02)
+        buffer[:1] = b"x"
+        return 1
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_source_that_trickles_is_given_up(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else gets to import the model while it is being read."""
+    monkeypatch.setattr(importing, "SLOW_S", 0.1)
+    source = Source("s", SourceSettings(url=web.url))
+    files = source.files("m/0.bin")
+    monkeypatch.setattr(source, "open_file", lambda *_: Trickle())
+    folder = ImportFolder(tmp_path / "f")
+    with pytest.raises(OriginUnavailable, match="sends less than 1 MiB in 0 s"):
+        Importing(source, files, folder, keep=True).read_files()
+    folder.close()
 
 
 def test_what_changed_meanwhile_is_read_anew(web: Web, tmp_path: Path) -> None:
