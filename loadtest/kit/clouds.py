@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib import util
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote, urlencode
 
 from loadtest.kit.cluster import free_ports
@@ -127,9 +128,13 @@ def _size(data: bytes | Path) -> int:
 
 def _send(method: str, url: str, data: bytes | Path, headers: dict[str, str] | None = None) -> None:
     kind = {"Content-Type": "application/json"} if headers is None else headers
-    sent = kind | {"Content-Length": str(_size(data))}
+    size = _size(data)
+    sent = kind | {"Content-Length": str(size)}
     with contextlib.ExitStack() as stack:
-        body = stack.enter_context(data.open("rb")) if isinstance(data, Path) else data or None
+        body: bytes | BinaryIO | None = data if isinstance(data, bytes) else None
+        if isinstance(data, Path):
+            body = stack.enter_context(data.open("rb"))
+        body = body if size else None  # else urllib adds a Content-Type, which isn't signed
         request = urllib.request.Request(url, data=body, method=method, headers=sent)
         urllib.request.urlopen(request).close()
 
