@@ -14,20 +14,18 @@ threads, tasks, memory) must not grow over the rounds. Exit code: 0 all held, 1 
 """
 
 import argparse
-import heapq
 import itertools
-import json
 import shutil
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from loadtest.kit.daemons import exit_on_signals, wait_until
+from loadtest.soak.jobs import Jobs, Stuck
 from loadtest.soak.plan import AGENTS, LIAR, STEADY, Action, actions
-from loadtest.soak.scene import Job, Model, Scene
+from loadtest.soak.scene import Model, Scene
 from loadtest.soak.watch import Rest, disk_bytes, growth, held_deleted, leaks, quiet, sample
 from p2pcache.io.disk.reserve_file import SPARE_BYTES
 from p2pcache.io.tasks import THREAD_IDLE_S
@@ -37,7 +35,6 @@ DEADLINE_S = (
     150.0  # for one pull under faults: the longest fault takes 25 s, storage is retried for 60
 )
 HEALED_S = 90.0  # for everybody's pull when all faults are over
-AT_ONCE = 24  # jobs
 FIRST_MODELS = 4
 METADATA_BYTES = (1 << 20) + SPARE_BYTES  # of an empty cache: its folders, notes
 CALM_S = THREAD_IDLE_S + 2  # before looking at what is held at rest
@@ -45,29 +42,14 @@ PRUNED_S = 45.0
 HELD_S = 5.0  # a peer that the machine lets wait may still be sent a chunk of what was removed
 
 
-class Stuck(Exception):
-    """Something doesn't end; the text says what."""
-
-
-class Soak:
+class Soak(Jobs):
     """One run."""
 
     def __init__(self, scene: Scene, seed: int, log: Path) -> None:
+        super().__init__(log, DEADLINE_S)
         self.scene = scene
-        self.findings: list[str] = []
         self.rests: dict[str, list[Rest]] = {agent.name: [] for agent in scene.agents}
-        self.outcomes: Counter[str] = Counter()
         self._actions = actions(seed)
-        self._log = log.open("w")
-        self._began = time.monotonic()
-        self._jobs: list[Job] = []
-        self._later: list[tuple[float, int, Callable[[], object]]] = []
-        self._order = itertools.count()
-
-    @property
-    def minute(self) -> float:
-        """Since the start."""
-        return (time.monotonic() - self._began) / 60
 
     def run(self, minutes: float) -> None:
         """Rounds of faults and rest, for so long.
@@ -78,25 +60,16 @@ class Soak:
         for n in range(FIRST_MODELS):
             self.note("push", self.scene.push(n, None))
         while self.minute < minutes:
-            until = min(time.monotonic() + ROUND_S, self._began + minutes * 60)
+            until = min(time.monotonic() + ROUND_S, self.began + minutes * 60)
             while time.monotonic() < until:
                 self._act(next(self._actions))
             self._rest()
             self._report()
 
-    def note(self, what: str, outcome: str = "") -> None:
-        """One line of the log; findings are kept."""
-        line = {"s": round(self.minute * 60, 2), "what": what, "outcome": outcome}
-        self._log.write(json.dumps(line) + "\n")
-        self._log.flush()
-        if "BROKEN" in outcome:
-            self.findings.append(f"{self.minute:.1f} min, {what}: {outcome}")
-            print(f"FINDING {self.findings[-1]}", flush=True)
-
     # -- actions -----------------------------------------------------------------------------------
 
     def _act(self, action: Action) -> None:
-        self._pass(action.wait_s)
+        self.let_pass(action.wait_s)
         self.note(str(action))
         scene, model = self.scene, self._model(action)
         match action.kind:
@@ -107,10 +80,10 @@ class Soak:
             case "verify" | "remove" | "prune" if model is not None:
                 (number,) = action.agents
                 kind = action.kind
-                self._spawn(f"{kind} {number}", lambda: scene.change(number, kind, model))
+                self.spawn(f"{kind} {number}", lambda: scene.change(number, kind, model))
             case "push":
                 agent = action.agents[0] if action.model % 2 else None
-                self._spawn(f"push {agent}", lambda: scene.push(action.model, agent))
+                self.spawn(f"push {agent}", lambda: scene.push(action.model, agent))
             case _:
                 self._fault(action)
 
@@ -120,19 +93,19 @@ class Soak:
         match action.kind:
             case "kill":
                 scene.kill(number)
-                self._after(action.seconds, lambda: scene.revive(number))
+                self.after(action.seconds, lambda: scene.revive(number))
             case "restart":
                 scene.terminate(number)
-                self._after(action.seconds, lambda: scene.revive(number))
+                self.after(action.seconds, lambda: scene.revive(number))
             case "freeze":
                 scene.freeze(number)
-                self._after(action.seconds, lambda: scene.thaw(number))
+                self.after(action.seconds, lambda: scene.thaw(number))
             case "tracker":
                 scene.cluster.tracker.kill()
-                self._after(action.seconds, scene.tracker_again)
+                self.after(action.seconds, scene.tracker_again)
             case "storage":
                 scene.storage.stop()
-                self._after(action.seconds, scene.storage_again)
+                self.after(action.seconds, scene.storage_again)
             case "origin":
                 scene.origin_fault(action)
 
@@ -142,38 +115,9 @@ class Soak:
 
     def _pull(self, number: int, model: Model, leave_after_s: float | None = None) -> None:
         pull = self.scene.pull
-        self._spawn(
+        self.spawn(
             f"pull {number} {model.ref}", lambda: pull(number, model, leave_after_s=leave_after_s)
         )
-
-    def _spawn(self, what: str, work: Callable[[], str]) -> None:
-        while len(self._jobs) >= AT_ONCE:
-            self._pass(0.1)
-        self._jobs.append(Job(what, work))
-
-    def _after(self, seconds: float, what: Callable[[], object]) -> None:
-        heapq.heappush(self._later, (time.monotonic() + seconds, next(self._order), what))
-
-    def _pass(self, seconds: float) -> None:
-        """Let time pass: what was put off is done, jobs that have ended are judged."""
-        until = time.monotonic() + seconds
-        while True:
-            while self._later and self._later[0][0] <= time.monotonic():
-                heapq.heappop(self._later)[2]()
-            self._collect()
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            time.sleep(min(left, 0.05))
-
-    def _collect(self) -> None:
-        for job in [job for job in self._jobs if not job.thread.is_alive()]:
-            self._jobs.remove(job)
-            self.note(f"{job.what} ({job.age_s:.1f} s)", job.outcome)
-            self.outcomes[f"{job.what.split()[0]}: {job.outcome[:60]}"] += 1
-        stuck = [job.what for job in self._jobs if job.age_s > DEADLINE_S]
-        if stuck:
-            raise Stuck(f"after {DEADLINE_S:.0f} s still running: {', '.join(stuck)}")
 
     # -- rest --------------------------------------------------------------------------------------
 
@@ -181,16 +125,15 @@ class Soak:
         scene = self.scene
         self.note("rest")
         began = time.monotonic()
-        while self._later:
-            heapq.heappop(self._later)[2]()
+        self.do_what_waits()
         scene.heal()
         self.note("healed", f"after {time.monotonic() - began:.1f} s")
-        self._all_ended(DEADLINE_S)
+        self.all_ended(DEADLINE_S)
         for model in scene.models[-2:]:
             for number in range(AGENTS):
                 if number != LIAR:  # its peers refuse it for a while yet, and are right to
                     self._pull(number, model)
-            for outcome in self._all_ended(HEALED_S):
+            for outcome in self.all_ended(HEALED_S):
                 if outcome != "right" and not outcome.startswith("NoSpace"):
                     self.note("a pull after all faults had ended", f"BROKEN {outcome}")
         for number, agent in enumerate(scene.agents):
@@ -200,16 +143,6 @@ class Soak:
         for agent in scene.agents:
             self.rests[agent.name].append(sample(agent, self.minute))
             self.note(f"at rest {agent.name}", str(self.rests[agent.name][-1]))
-
-    def _all_ended(self, limit_s: float) -> list[str]:
-        """Wait for all jobs; what came of them."""
-        deadline = time.monotonic() + limit_s
-        jobs = list(self._jobs)
-        while self._jobs:
-            if time.monotonic() > deadline:
-                raise Stuck(f"{limit_s:.0f} s after all faults: {[job.what for job in self._jobs]}")
-            self._pass(0.1)
-        return [job.outcome for job in jobs]
 
     def _returned(self, number: int, name: str) -> None:
         """A prune gives the disk back."""

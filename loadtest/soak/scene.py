@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -56,28 +55,6 @@ class Model:
 
     ref: str
     source: Path
-
-
-class Job:
-    """One pull (or push, ...) on a thread of its own."""
-
-    def __init__(self, what: str, work: Callable[[], str]) -> None:
-        self.what = what
-        self.began = time.monotonic()
-        self.outcome = ""
-        self.thread = threading.Thread(target=self._run, args=(work,), daemon=True)
-        self.thread.start()
-
-    def _run(self, work: Callable[[], str]) -> None:
-        try:
-            self.outcome = work()
-        except BaseException as error:  # noqa: BLE001 - it is a finding
-            self.outcome = f"BROKEN {type(error).__name__}: {error}"
-
-    @property
-    def age_s(self) -> float:
-        """Since it began."""
-        return time.monotonic() - self.began
 
 
 class Scene:
