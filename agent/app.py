@@ -283,8 +283,13 @@ class AgentApp:
             self.advertise, p2pcache.__version__, self.settings.rack, self.settings.site,
             self.context.told.announce(self.downloads.swarms.values()),
             self._name, warms=True, tells=True, keeps=True, role=self.settings.role, labels=self._labels,
-            room_bytes=self.room.for_parts_bytes, link_bytes_s=self.settings.upload_bytes_per_s,
+            room_bytes=self.room.for_parts_bytes, link_bytes_s=self._link_bytes_s(),
         )  # fmt: skip
+
+    def _link_bytes_s(self) -> int:
+        """What others can have from this node: what its link carries, or the operator allows; 0: not known."""
+        known = (self.settings.upload_bytes_per_s, self.governor.link_bytes_s)
+        return min((rate for rate in known if rate), default=0)
 
     def _update_address(self) -> None:
         """Update our address if we listen on every address: the one that reaches the tracker may have changed."""

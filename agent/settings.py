@@ -99,7 +99,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     governor_cgroup: str = ""
     """Cgroup (below /sys/fs/cgroup) of the engine: its stalls count; default: those of the whole host."""
     link_bytes_per_s: int = 0
-    """What this host's link carries, for the governor; 0: what the network interfaces say."""
+    """What this host's link carries, for the governor and the node's part of what is kept; 0: what interfaces say."""
     engine_metrics: str = ""
     """URL of the engine's Prometheus metrics, http://HOST:PORT/metrics, for the governor."""
     engine_metric: str = "vllm:time_to_first_token_seconds"

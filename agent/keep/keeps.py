@@ -177,6 +177,7 @@ class Keeps:
         self._order.on_client(download, Priority.BACKGROUND)
         store = download.swarm.store
         with contextlib.ExitStack() as stack:
+            stack.callback(lambda: self._rows.on_fetched(kept.digest, _moved(download)))
             if kept.whole or not download.whole:
                 stack.enter_context(download.client(kept.ref))
             if not kept.whole:
@@ -249,6 +250,12 @@ class Keeps:
             if not kept.ordered and not model.have_runs():
                 await self._downloads.leave_swarm(digest)
                 await pools.WORK.run(self._context.store.remove_model, digest)
+
+
+def _moved(download: Download) -> int:
+    """Bytes that it got from other nodes and from storage."""
+    sources = download.sources()
+    return sources["bytes_peers"] + sources["bytes_origin"]
 
 
 def missing_runs(kept: KeptModel, model: ModelStore) -> RunSet:

@@ -1,5 +1,6 @@
 """What the tracker is told of the models that it orders here to be kept."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from p2pcache.agent.context import AgentContext
@@ -44,6 +45,7 @@ class KeptRows:
         self._rows: dict[str, Kept] = {}
         self._told: dict[str, Kept] = {}
         self._trouble: dict[str, tuple[str, str]] = {}
+        self._fetched: Counter[str] = Counter()  # bytes, by digest
         self._sent_at = float("-inf")
 
     def on_new_list(self, generation: int) -> None:
@@ -73,13 +75,18 @@ class KeptRows:
         self._rows[kept.digest] = self._with_trouble(kept.digest, had, wanted)
         return news
 
+    def on_fetched(self, digest: str, size_bytes: int) -> None:
+        """So much of a model was fetched for its orders."""
+        self._fetched[digest] += size_bytes
+
     def forgive(self, digest: str) -> None:
         """A model's trouble is over."""
         self._trouble.pop(digest, None)
 
     def _with_trouble(self, digest: str, had: int, wanted: int) -> Kept:
         code, detail = self._trouble.get(digest, ("", ""))
-        return Kept(digest, had, wanted, "" if code == PASSING else code, detail)
+        fetched = self._fetched[digest]
+        return Kept(digest, had, wanted, "" if code == PASSING else code, detail, fetched)
 
     def tell_changes(self, models: Iterable[KeptModel]) -> None:
         """Send the rows that changed, if it is time."""
@@ -89,6 +96,7 @@ class KeptRows:
             del self._rows[gone]
             self._trouble.pop(gone, None)
             self._told.pop(gone, None)
+            self._fetched.pop(gone, None)
         if self._generation is None or link is None or not link.connected:
             return
         for digest, kept in ordered.items():

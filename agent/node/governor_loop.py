@@ -66,6 +66,11 @@ class GovernorLoop:
         """Whether the limits hold this node back now."""
         return self._governor.governs
 
+    @property
+    def link_bytes_s(self) -> int:
+        """What this host's quickest link carries; 0: not known."""
+        return self._pressure.link_bytes_s()
+
     def start(self) -> None:
         """Begin to sample, unless the governor is off."""
         if self._mode != "off":

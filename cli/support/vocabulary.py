@@ -27,6 +27,7 @@ _NAMES = {  # a key of the API, and its name here
     "rates": "bytes_per_s",
     "peak_rate": "peak_bytes_per_s",
     "ended": "ended_at",
+    "began": "began_at",
     "started": "started_at",
     "last_used": "last_used_at",
     "made": "made_at",
@@ -34,7 +35,7 @@ _NAMES = {  # a key of the API, and its name here
     "changed_at": "changed_at",
     "last_heartbeat": "last_heartbeat_at",
 }
-_TIMES = {"ended", "started", "last_used", "made", "ends", "changed_at", "last_heartbeat"}
+_TIMES = {"ended", "began", "started", "last_used", "made", "ends", "changed_at", "last_heartbeat"}
 _MOVED = {"peer": "peers"}  # in counts by where bytes came from or went
 
 

@@ -72,11 +72,13 @@ class Jobs:
             self.findings.append(f"{self.minute:.1f} min, {what}: {outcome}")
             print(f"FINDING {self.findings[-1]}", flush=True)
 
-    def spawn(self, what: str, work: Callable[[], str]) -> None:
-        """Start a job, as soon as there is a place for it."""
+    def spawn(self, what: str, work: Callable[[], str]) -> int | None:
+        """Start a job, as soon as there is a place for it; returns the number of its thread."""
         while len(self._jobs) >= AT_ONCE:
             self.let_pass(0.1)
-        self._jobs.append(Job(what, work))
+        job = Job(what, work)
+        self._jobs.append(job)
+        return job.thread.ident
 
     def after(self, seconds: float, what: Callable[[], object]) -> None:
         """Do something later, on the main thread."""

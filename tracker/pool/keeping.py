@@ -8,13 +8,22 @@ from math import inf
 
 import msgspec
 
+from p2pcache.core.coordinator.settings import MAX_BYTES
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
 from p2pcache.core.pool.namespace_quotas import refusal
+from p2pcache.core.pool.repairs import Repairs
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S
-from p2pcache.core.protocol.keep_orders import MAX_DETAIL, MAX_KEPT, REFUSALS, KeptReport, split
+from p2pcache.core.protocol.keep_orders import (
+    MAX_DETAIL,
+    MAX_KEPT,
+    REFUSALS,
+    Kept,
+    KeptReport,
+    split,
+)
 from p2pcache.core.protocol.messages import ToAgent, unfit_text
 from p2pcache.errors import NoSpace, NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
@@ -81,6 +90,7 @@ class Keeping:
         self._moved = False  # places of all that is kept may change
         self._read_at = self._wake_at = self._look_at = -inf
         self._reviewed: dict[Key, float] = {}
+        self._repairs: dict[Key, Repairs] = {}
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -206,7 +216,7 @@ class Keeping:
         progress = self.keeper.progress(ref.tag_key) if known else None
         if progress is None:
             return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
-                          "missing_places": 0, "holders": 0, "refused": []}  # fmt: skip
+                          "missing_places": 0, "holders": 0, "refused": [], "repairs": []}  # fmt: skip
         refused = [
             {"node": format_node(node), "name": self._name(node), "why": kept.refused, "detail": kept.detail}
             for node, kept in sorted(progress.refusals.items())
@@ -221,6 +231,10 @@ class Keeping:
             "state": state, "have": progress.copies, "target": progress.target,
             "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
             "holders": progress.nodes, "refused": refused,
+            "repairs": [
+                {"began": one.began, "ended": one.ended, "bytes": one.moved_bytes}
+                for one in self._repairs[ref.tag_key].rows
+            ],
         }  # fmt: skip
 
     # -- inside ------------------------------------------------------------------------------------
@@ -257,6 +271,17 @@ class Keeping:
             self._reviewed[key] = now
             changed = await pools.WORK.run(self.keeper.review, key, self._haves(key), now)
             self._dirty |= changed
+            self._note_progress(key)
+
+    def _note_progress(self, key: Key) -> None:
+        wish, progress = self.keeper.wish(key), self.keeper.progress(key)
+        if wish is None or progress is None:
+            return
+        repairs = self._repairs.setdefault(key, Repairs(older=wish.older))
+        if ended := repairs.on_progress(progress.missing_bytes, round(self._clock.wall(), 1)):
+            _log.info(
+                "%s: all copies are there, after %.0f s", Ref(*key).short, ended.ended - ended.began
+            )
 
     async def _read(self, now: float) -> None:
         try:
@@ -272,11 +297,13 @@ class Keeping:
         news = await self.wishes.tell_keeper(self.keeper)
         for gone in self._reviewed.keys() - set(self.keeper.keys):
             del self._reviewed[gone]
+            self._repairs.pop(gone, None)
             self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
         return news
 
     def _send(self, now: float) -> None:
-        if not (self.wishes.was_read and self.keeper.settled(now)):
+        # Without any record it may be the wrong storage, and an empty list ends all orders.
+        if not (self.wishes.was_read and self.wishes.any_record and self.keeper.settled(now)):
             return
         for node in sorted(self._dirty - self._new.keys()):
             record = self._tracking.registry.nodes.get(node)
@@ -294,7 +321,15 @@ class Keeping:
             shown = len(kept.detail) <= MAX_DETAIL and not unfit_text(kept.detail)
             if is_digest(kept.manifest_digest) and fit and shown:
                 moved = self.keeper.on_report(node, kept, now) or moved
+                if 0 <= kept.fetched_bytes <= MAX_BYTES:
+                    self._note_fetched(node, kept)
         return moved
+
+    def _note_fetched(self, node: NodeId, kept: Kept) -> None:
+        for key, repairs in self._repairs.items():
+            wish = self.keeper.wish(key)
+            if wish is not None and wish.digest == kept.manifest_digest:
+                repairs.on_kept(node, kept)
 
     def _pool_nodes(self) -> dict[NodeId, PoolNode]:
         return {

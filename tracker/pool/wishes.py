@@ -16,7 +16,7 @@ from p2pcache.core.pool.selector import Selector
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import NodeId, Ref
 from p2pcache.io import pools
-from p2pcache.io.intents.in_origin import Intents
+from p2pcache.io.intents.in_origin import Intents, drain_key, keep_key
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.tracker.catalog import Catalog
 
@@ -24,11 +24,14 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+MAX_TOLD = 5  # names in one line of the log
 ORIGIN_S = 30.0  # for all intents to be read, or one to be written
 
 
 class Wishes:
     """The intents of the cluster.
+
+    An intent ends by its record, which says so, never by the record's absence: a share that isn't mounted looks empty.
 
     Invariant: after the first read `keeps` and `drains` are what the origin had at the last good one, and what was
     written since.
@@ -42,8 +45,10 @@ class Wishes:
         self.sizes: dict[str, int] = {}  # bytes of models, by manifest digest
         self.troubles: dict[Ref, str] = {}  # why a name's meaning isn't known, or is old
         self.was_read = False
+        self.any_record = False  # the origin has at least one: it is the one that we mean
         self._catalog = catalog
         self._asked = 0
+        self._told_lost = False
         self._older: dict[Ref, str] = {}  # those of the first read, with their first digest or ""
 
     async def read_intents(self) -> None:
@@ -55,13 +60,21 @@ class Wishes:
         found = await self._ask("intents", Intents.read_all)
         for why in found.bad.values():
             _log.warning("an intent can't be read, and is left as it was: %s", why)
-        unread = {key.rpartition("/intent/keep/")[2] for key in found.bad}
-        kept = {r: k for r, k in self.keeps.items() if "/".join(r.tag_key) in unread}
-        self.keeps = {**found.keeps, **kept}
+        lasting = {r: k for r, k in self.keeps.items() if keep_key(r) not in found.over}
+        lost = [r.short for r in lasting if r not in found.keeps and keep_key(r) not in found.bad]
+        if lost and not self._told_lost:
+            _log.warning(
+                "storage has no record any more of what is kept, which goes on: %s (`p2pcache keep REF --off` ends it)",
+                ", ".join(lost[:MAX_TOLD]),
+            )  # fmt: skip
+        self._told_lost = bool(lost)
+        self.keeps = {**lasting, **found.keeps}
+        drained = {n: d for n, d in self.drains.items() if drain_key(n) not in found.over}
+        self.drains = {**drained, **found.drains}
+        self.any_record = self.any_record or bool(found.keeps or found.bad or found.over)
         if not self.was_read:
             self._older = dict.fromkeys(self.keeps, "")
             self.was_read = True
-        self.drains = found.drains
 
     async def tell_keeper(self, keeper: Keeper) -> bool:
         """Tell the keeper what is wished of which model; returns whether anything is news.
@@ -114,6 +127,7 @@ class Wishes:
             return msgspec.structs.replace(wanted, generation=before.generation + 1, since=_now())
 
         record = await self._ask("keep", lambda intents: intents.change_keep(ref, stamped))
+        self.any_record = True
         self.keeps.pop(ref, None)
         if record.lasts:
             self.keeps[ref] = record

@@ -1,5 +1,6 @@
 """`keep`: keep copies of a model in the cluster, or show what is kept."""
 
+import time
 from typing import Any
 
 import click
@@ -10,10 +11,12 @@ from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes
+from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient, Json
+
+REPAIRS = 5  # of the last ones that are shown
 
 
 @click.command(cls=Command)
@@ -108,11 +111,12 @@ def _show_all(told: Json, *, as_json: bool) -> None:
     for row in told.get("keeps", ()):
         name, _, tag = str(row["ref"]).rpartition(":")
         rows.append(
-            (name, tag, format_bytes(row.get("bytes", 0)), copies_of(row), row.get("wish", "-"),
-             row.get("holders", 0), row.get("state", "-"))
+            (name, tag, format_bytes(row.get("bytes", 0)), copies_of(row), _missing(row), row.get("wish", "-"),
+             row.get("holders", 0), row.get("state", "-"), _last_repair(row))
         )  # fmt: skip
-    heads = ("NAME", "TAG", "SIZE", "COPIES", "WISH", "NODES", "STATE")
-    table(heads, rows, right=(2, 3, 5), drop=("NODES", "SIZE"), cut=("NAME", "TAG", "WISH"))
+    heads = ("NAME", "TAG", "SIZE", "COPIES", "MISSING", "WISH", "NODES", "STATE", "REPAIRED")
+    drop = ("NODES", "SIZE", "REPAIRED", "MISSING")
+    table(heads, rows, right=(2, 3, 4, 6), drop=drop, cut=("NAME", "TAG", "WISH"))
     for drain in told.get("drains", ()):
         left = drain.get("kept_bytes", 0)
         who = clean(drain.get("name") or drain.get("node"))
@@ -129,10 +133,36 @@ def _show(row: dict[str, Any]) -> None:
     for refused in row.get("refused", ()):
         who = refused.get("name") or refused.get("node")
         emit(clean(f"refused  {who}: {refused.get('why')} {refused.get('detail', '')}".rstrip()))
+    for repair in row.get("repairs", ())[:REPAIRS]:
+        emit(f"repaired {_repair(repair)}")
     if row.get("state") == "waiting":
         note("note: the tracker is new, and waits for nodes that may only be away")
     if row.get("trouble"):
         note(clean(f"note: what the name means now isn't known: {row['trouble']}"))
+
+
+def _missing(row: dict[str, Any]) -> str:
+    return format_bytes(row["missing_bytes"]) if row.get("missing_bytes") else "-"
+
+
+def _last_repair(row: dict[str, Any]) -> str:
+    ended = [repair for repair in row.get("repairs", ()) if repair.get("ended")]
+    return _ended(ended[0]) if ended else "-"
+
+
+def _ended(repair: dict[str, Any]) -> str:
+    ago = format_duration(max(0.0, time.time() - repair["ended"]))
+    return f"{ago} ago, {format_bytes(repair.get('bytes', 0))}"
+
+
+def _repair(repair: dict[str, Any]) -> str:
+    """One line about a time in which copies were missing."""
+    took = format_duration(
+        max(0.0, (repair.get("ended") or time.time()) - repair.get("began", 0.0))
+    )
+    if not repair.get("ended"):
+        return f"for {took} now, {format_bytes(repair.get('bytes', 0))} moved"
+    return f"{_ended(repair)} moved in {took}"
 
 
 def copies_of(row: dict[str, Any]) -> str:

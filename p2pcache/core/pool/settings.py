@@ -24,5 +24,6 @@ WEIGHT_STEPS = 4  # of a doubling of room: rounded alike by every tracker
 WEIGHT_CHANGE = 1.25  # room changes by this factor before shares change: caches breathe
 GRACE_S = 600.0  # a node that was silent for longer doesn't only start again
 SETTLE_S = 15.0  # after a takeover: agents have found the new tracker, and told it what they have
+MAX_REPAIRS = 20  # of one intent that are remembered: people look at the last ones
 REFUSED_S = 600.0  # until a node that had no room is asked again
 MAX_SELECTOR = 1000  # characters of a choice of nodes; people type a few words

@@ -61,6 +61,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
     runs_ordered: int
     refused: str = ""  # one of `REFUSALS`, or ""
     detail: str = ""  # one line for people
+    fetched_bytes: int = 0  # for its orders, since the agent started; for people
 
 
 class KeptReport(msgspec.Struct, array_like=True, tag=12, frozen=True):

@@ -68,6 +68,10 @@ class Pressure:
             link_rate=max(rates.values(), default=0.0),
         )  # fmt: skip
 
+    def link_bytes_s(self) -> int:
+        """What the host's quickest link carries; 0: not known. Blocks as `sample`."""
+        return round(max((self._rate(name) for name in _moved(self._links)), default=0.0))
+
     def _rate(self, name: str) -> float:
         """Bytes per second that an interface carries; 0: not a link, or unknown."""
         if name == "lo":

@@ -27,11 +27,12 @@ _KEEP, _DRAIN = f"{ROOT}/intent/keep/", f"{ROOT}/intent/drain/"
 
 
 class Read(NamedTuple):
-    """All intents that last."""
+    """All intents that last, and which ones are over."""
 
     keeps: dict[Ref, KeepRecord]
     drains: dict[NodeId, DrainRecord]
     bad: dict[str, str]  # keys of records that can't be read, and why; their intents are unknown
+    over: set[str]  # keys of records of intents that were ended
 
 
 class Intents:
@@ -47,16 +48,16 @@ class Intents:
         Raises:
             P2PCacheError: they can't be listed, or the origin doesn't answer.
         """
-        found = Read({}, {}, {})
+        found = Read({}, {}, {}, set())
         for key in self._keys(_KEEP):
             ref = ref_below(_KEEP, key)
-            record = self._readable(key, KeepRecord, found.bad) if ref else None
-            if ref and record is not None and record.lasts:
+            record = self._readable(key, KeepRecord, found) if ref else None
+            if ref and record is not None:
                 found.keeps[ref] = record
         for key in self._keys(_DRAIN):
             node = _node_of(key)
-            drain = self._readable(key, DrainRecord, found.bad) if node else None
-            if node and drain is not None and drain.lasts:
+            drain = self._readable(key, DrainRecord, found) if node else None
+            if node and drain is not None:
                 found.drains[node] = drain
         return found
 
@@ -106,12 +107,17 @@ class Intents:
         except IntegrityError as error:
             raise IntegrityError(f"{self._origin.url}/{key}: {error}; delete that object") from None
 
-    def _readable(self, key: str, kind: type[R], bad: dict[str, str]) -> R | None:
+    def _readable(self, key: str, kind: type[R], found: Read) -> R | None:
+        """A record that lasts."""
         try:
-            return self._record(key, kind)[0]
+            record = self._record(key, kind)[0]
         except IntegrityError as error:
-            bad[key] = str(error)
+            found.bad[key] = str(error)
             return None
+        if record is None or record.lasts:
+            return record
+        found.over.add(key)
+        return None
 
     def _keys(self, prefix: str) -> Iterator[str]:
         for count, info in enumerate(self._origin.list(prefix)):

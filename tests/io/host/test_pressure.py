@@ -50,6 +50,13 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
+def test_the_link_is_what_a_real_interface_says_unless_it_is_set(host: Host) -> None:
+    assert host.pressure().link_bytes_s() == 125_000_000
+    assert host.pressure(7).link_bytes_s() == 7
+    (host.sys / "class" / "net" / "eth0" / "speed").write_text("-1\n")
+    assert host.pressure().link_bytes_s() == 0
+
+
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Moves the clock that looks are taken by; it stands still by itself."""

@@ -30,14 +30,14 @@ def raised(before: KeepRecord) -> KeepRecord:
 
 def test_what_is_written_is_read_until_it_is_over(origin: Retrying) -> None:
     intents = Intents(origin)
-    assert intents.read_all() == ({}, {}, {})
+    assert intents.read_all() == ({}, {}, {}, set())
     assert intents.change_keep(REF, raised) == KeepRecord(1, 1)
     drain = DrainRecord(1, draining=True, name="gpu-01")
     intents.change_drain(77, lambda _: drain)
-    assert intents.read_all() == ({REF: KeepRecord(1, 1)}, {77: drain}, {})
+    assert intents.read_all() == ({REF: KeepRecord(1, 1)}, {77: drain}, {}, set())
     intents.change_keep(REF, lambda b: KeepRecord(b.generation + 1))
     intents.change_drain(77, lambda b: DrainRecord(b.generation + 1))
-    assert intents.read_all() == ({}, {}, {})
+    assert intents.read_all() == ({}, {}, {}, {keep_key(REF), drain_key(77)})
     assert intents.change_keep(REF, raised).generation == 3, "generations never fall"
 
 
@@ -75,7 +75,7 @@ def test_foreign_objects_are_passed_over(origin: Retrying) -> None:
     origin.put("p2pcache/v1/intent/keep/a/b/c/d", b"?")
     origin.put("p2pcache/v1/intent/drain/not-a-node", b"?")
     origin.put(drain_key(5), encode_record(DrainRecord(1, draining=True)))
-    assert Intents(origin).read_all() == ({}, {5: DrainRecord(1, draining=True)}, {})
+    assert Intents(origin).read_all() == ({}, {5: DrainRecord(1, draining=True)}, {}, set())
 
 
 def test_records_of_a_later_release_are_read() -> None:

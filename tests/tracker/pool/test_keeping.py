@@ -191,6 +191,46 @@ async def test_a_kept_name_that_moves_is_followed_and_a_bad_record_ends_nothing(
         assert a.orders == {after: True}
 
 
+async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        await say(a, "keep", ref=NAME, copies=1)
+        await a.obey(digest)
+        (repair,) = (await state(a, "kept"))["repairs"]
+        assert repair["ended"] >= repair["began"] > 1e9
+        await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
+        await eventually(lambda: one.keeping.keeper.settled(0.0))
+        async with asyncio.timeout(20):
+            while (await state(a, "kept"))["repairs"][0]["bytes"] != 320:
+                await asyncio.sleep(0.02)
+
+
+async def test_storage_that_has_forgotten_all_intents_ends_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that isn't mounted is an empty directory."""
+    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
+    digest, _ = publish(tmp_path / "share", files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path / "share") as one, members(one, a):
+        await say(a, "keep", ref=NAME, copies=1)
+        await a.obey(digest)
+        await state(a, "kept")
+        (tmp_path / "share").rename(tmp_path / "away")
+        (tmp_path / "share").mkdir()
+        await asyncio.sleep(0.5)
+        assert a.orders == {digest: False}
+        assert (await say(a, "keeps"))["keeps"][0]["state"] == "kept"
+    b = Keeper(2)
+    async with (
+        tracker(tmp_path / "share") as one,
+        members(one, b),
+    ):  # it starts before the share is there
+        await asyncio.sleep(0.5)
+        assert not b.lists, "an empty list would end what it keeps"
+
+
 async def test_what_is_kept_of_a_namespace_stays_within_its_quota(tmp_path: Path) -> None:
     publish(tmp_path, files=FILES)  # of five bytes each, all the same: one chunk
     a = Keeper(1)

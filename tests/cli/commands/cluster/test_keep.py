@@ -15,7 +15,13 @@ ROW: dict[str, Any] = {
     "copies": 2, "whole": False, "everywhere": False, "nodes": "", "made": 1.0, "state": "arriving",
     "have": 1, "target": 2, "missing_bytes": GB // 2, "missing_places": 3, "holders": 8, "trouble": "",
     "refused": [{"node": "aa", "name": "n1", "why": "no_space", "detail": "the disk\x1b[31m is full"}],
+    "repairs": [{"began": 90.0, "ended": 0.0, "bytes": GB}, {"began": 10.0, "ended": 40.0, "bytes": 2 * GB}],
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def now(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2pcache.cli.commands.cluster.keep.time.time", lambda: 100.0)
 
 
 @pytest.mark.parametrize(
@@ -40,6 +46,8 @@ def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any
         "missing  500 MB of copies that are to be made",
         "         no node has room for 3 parts of it",
         "refused  n1: no_space the disk?[31m is full",
+        "repaired for 10s now, 1.00 GB moved",
+        "repaired 1m00s ago, 2.00 GB moved in 30s",
     ]
 
 
@@ -58,8 +66,10 @@ def test_what_is_kept_is_shown_and_listed(agent: FakeAgent, run: Run) -> None:
     drain = {"node": "aa", "name": "n1", "made": 1.0, "kept_bytes": GB, "here": True}
     agent.document("GET /v1/keeps", {"keeps": [ROW], "drains": [drain]})
     lines = run("keep", "--list", "--agent", agent.address).stdout.splitlines()
-    assert lines[0].split() == ["NAME", "TAG", "SIZE", "COPIES", "WISH", "NODES", "STATE"]
-    assert lines[1].split() == ["team/a", "v1", "1.00", "GB", "1/2", "copies", "2", "8", "arriving"]
+    heads = ["NAME", "TAG", "SIZE", "COPIES", "MISSING", "WISH", "NODES", "STATE", "REPAIRED"]
+    assert lines[0].split() == heads
+    row = "team/a v1 1.00 GB 1/2 500 MB copies 2 8 arriving 1m00s ago, 2.00 GB"
+    assert lines[1].split() == row.split()
     assert lines[2] == "node n1 is draining: 1.00 GB left"
     one = json.loads(run("keep", "team/a:v1", "--json", "--agent", agent.address).stdout)
     assert (one["bytes_missing"], one["made_at"]) == (GB // 2, "1970-01-01T00:00:01.000Z")
