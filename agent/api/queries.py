@@ -150,8 +150,8 @@ class Queries:
             row: dict[str, object] = {
                 "ref": str(ref), "namespace": ref.namespace, "name": ref.name, "tags": [ref.tag],
                 "digest": resolved.digest, "bytes": manifest.size_bytes, "files": len(manifest.files),
-                "bytes_done": 0, "complete": False, "remote": False, "last_used": 0, "kept": "",
-                "generation": resolved.generation,
+                "bytes_done": 0, "complete": False, "remote": False, "partly_evicted": False,
+                "last_used": 0, "kept": "", "generation": resolved.generation,
             }  # fmt: skip
             return {**row, "spelled": spelled, "local": False, "manifest": _files(manifest)}
         stored = await pools.STEPS.run(self._context.store.manifest, known.digest)

@@ -12,7 +12,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.housekeeping import local_model
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.core.pool.eviction import Limits, Victim
+from p2pcache.core.pool.eviction import Limits, Victim, runs_to_go
 from p2pcache.core.pool.settings import COST_PEER, FRESH_S
 from p2pcache.core.units import parse_part
 from p2pcache.errors import Conflict, NoSpace, NotFound, P2PCacheError, UsageError
@@ -27,6 +27,7 @@ from p2pcache.io.models.store import Store
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0  # between two looks at the marks
+PART_SLACK_BYTES = 4 << 20
 _FRESH = "it was used minutes ago: its client may open it any moment"
 _NO_WAY_BACK = "neither storage nor another node has it"
 
@@ -67,6 +68,7 @@ class RoomMaker:
         if self._context.link is not None:
             self._context.tasks.every(LOOK_S, self.measure, name="room-for-parts")
         if self._context.store.limits.quota_bytes:
+            self._context.tasks.spawn_contained(self._sweep(), name="room-swept")
             self._context.tasks.every(LOOK_S, self._look, name="room")
 
     async def evict_for(self, error: NoSpace) -> bool:
@@ -126,7 +128,7 @@ class RoomMaker:
             known = await local_model(store, ref)
             if known.remote:
                 raise NotFound(f"{ref} was evicted already; `p2pcache pull {ref}` brings it back")
-            wanted = Wanted(0, 0, self._costs(), self._kept(fresh=False))
+            wanted = Wanted(0, 0, self._costs(), self._kept(fresh=False))  # all of it goes
             choice = await pools.WORK.run(room.only, store, known.digest, wanted, time.time())
             if why := choice.kept.get(known.digest):
                 raise Conflict(f"{ref} stays: {why}")
@@ -142,6 +144,15 @@ class RoomMaker:
         kept = self._kept(fresh=False)
         work = pools.STEPS.run(room.for_parts, self._context.store, kept, time.time())
         self.for_parts_bytes = await work
+
+    async def _sweep(self) -> None:
+        """Give back what a crash may have left of models of which a part went."""
+        store = self._context.store
+        for known in await pools.STEPS.run(store.models):
+            if known.partly_evicted:
+                model = await pools.STEPS.run(store.get, known.digest)
+                if model is not None:
+                    await pools.WORK.run(store.removal.free_holes, model)
 
     async def _look(self) -> None:
         """Evict down to the low mark if the cache is above its high one, or the disk short of free space."""
@@ -173,7 +184,7 @@ class RoomMaker:
 
     async def _choose(self, needed: int, more: int, kept: dict[str, str]) -> Choice:
         store = self._context.store
-        wanted = Wanted(needed, more, self._costs(), kept)
+        wanted = Wanted(needed, more, self._costs(), kept, self._last_copies())
         return await pools.WORK.run(room.choose, store, wanted, time.time())
 
     def _costs(self) -> dict[str, float]:
@@ -182,6 +193,12 @@ class RoomMaker:
             digest: COST_PEER if swarm.replicated else far
             for digest, swarm in self._downloads.swarms.items()
         }
+
+    def _last_copies(self) -> set[str]:
+        """Models that no other node of the cluster is known to have."""
+        if self._context.link is None:
+            return set()
+        return {d for d, swarm in self._downloads.swarms.items() if not swarm.replicated}
 
     def _kept(self, *, fresh: bool) -> dict[str, str]:
         """Why models must not go, by digest. `fresh`: nobody has named one, so those just used stay, too."""
@@ -202,7 +219,9 @@ class RoomMaker:
         known = await pools.STEPS.run(store.model_info, victim.digest)
         name = _name(known) if known is not None else ""
         try:
-            freed = await self._downloads.evict(victim.digest, victim.value)
+            freed = await self._evict_part(victim) if victim.bytes_left else 0
+            if not freed:
+                freed = await self._downloads.evict(victim.digest, victim.value)
         except (Conflict, NotFound) as error:
             log.info("%s isn't evicted: %s", name, error)
             return 0
@@ -212,6 +231,32 @@ class RoomMaker:
             seconds=time.monotonic() - began,
         )  # fmt: skip
         return freed
+
+    async def _evict_part(self, victim: Victim) -> int:
+        """Give back a part of a model, and serve the rest; returns the bytes of disk freed, 0: all of it must go.
+
+        Raises:
+            Conflict, NotFound: it is in use, or not here.
+            P2PCacheError: the disk refused.
+        """
+        store, downloads, digest = self._context.store, self._downloads, victim.digest
+        async with downloads.opening.of(digest):
+            swarm = downloads.swarms.get(digest)
+            if swarm is None or digest in downloads.running:
+                raise Conflict("it is being pulled, or has just gone")
+            may_go = swarm.store.have_runs() & ~store.orders.runs(digest)
+            elsewhere = swarm.neighbours.runs_elsewhere()
+            # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.
+            size = victim.bytes_freed + PART_SLACK_BYTES
+            runs = runs_to_go(swarm.layout.run_bytes, may_go, elsewhere, size)
+            try:
+                return await pools.WORK.run(store.removal.let_go, swarm.store, runs)
+            except Conflict as error:
+                users = await pools.WORK.run(store.users_of, [digest])
+                if digest in users.held or swarm.store.pins:
+                    raise
+                log.info("%s", error)  # that nobody may see it with holes doesn't keep all of it
+                return 0
 
     async def _answer(self, choice: Choice, *, dry_run: bool) -> dict[str, object]:
         """Perform a choice unless it's a rehearsal, and say what went and what stayed."""

@@ -95,6 +95,8 @@ def model_state(model: dict[str, Any]) -> str:
         return "remote"
     if model["complete"]:
         return "complete"
+    if model.get("partly_evicted"):
+        return f"remote, {model['bytes_done'] / max(1, model['bytes']):.1%} left"
     if model.get("kept") == "part":
         return f"part, {model['bytes_done'] / max(1, model['bytes']):.1%}"
     return f"{model['bytes_done'] / max(1, model['bytes']):.0%}, incomplete"

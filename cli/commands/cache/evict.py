@@ -65,7 +65,9 @@ def print_evicted(answer: dict[str, Any]) -> None:
     would = "would " if answer["dry_run"] else ""
     verb = "would evict" if would else "evicted"
     for row in answer["evicted"]:
-        emit(f"{verb} {clean(row['ref'])} ({format_bytes(row['bytes'])}): {clean(row['why'])}")
+        left = row.get("bytes_left", 0)
+        size = format_bytes(row["bytes"]) + (f", and leave {format_bytes(left)}" if left else "")
+        emit(f"{verb} {clean(row['ref'])} ({size}): {clean(row['why'])}")
     for row in answer["kept"]:
         emit(f"kept {clean(row['ref'])}: {clean(row['why'])}")
     if answer["unsure"]:

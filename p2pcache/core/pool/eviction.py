@@ -4,13 +4,18 @@ GreedyDual-Size-Frequency (Cherkasova 1998; GreedyDual-Size by Cao and Irani 199
 level at its last use, plus its uses times the cost of a byte of it from where it would come again. The level is the
 highest value that was ever evicted, so a model that nobody uses falls behind by itself. A large model costs more to
 fetch again, and gives more room: what matters is bytes fetched again, so its size cancels out.
+
+The last copy in the pool goes last. The last model that goes gives only what is needed of it: the rest stays, is served
+to others, and needn't come again.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from p2pcache.core.pool.settings import HALF_LIFE_S, ONE_USE_S
+from p2pcache.core import bitset
+from p2pcache.core.pool.settings import HALF_LIFE_S, LAST_COPY_S, ONE_USE_S, PART_BYTES
+from p2pcache.ids import RunSet
 
 
 class Uses(NamedTuple):
@@ -48,6 +53,7 @@ class Candidate(NamedTuple):
     cost: float  # of a byte of it, when it is fetched again
     kept: str = ""  # why it must not go, for people; "": it may
     ordered_bytes: int = 0  # beside those of `blobs`: they stay even if it goes
+    last_copy: bool = False  # no other node is known to have all of it that is here
 
     def but(self, ordered: Mapping[str, int]) -> "Candidate":
         """The same without bytes of its blobs that are ordered to be here."""
@@ -68,6 +74,7 @@ class Victim(NamedTuple):
     digest: str
     bytes_freed: int
     value: float
+    bytes_left: int = 0  # of it stay: more isn't needed
 
 
 class Plan(NamedTuple):
@@ -83,20 +90,25 @@ class Plan(NamedTuple):
         return max((victim.value for victim in self.victims), default=0.0)
 
 
-def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) -> Plan:
+def plan(
+    models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0, *, now: float = 0.0
+) -> Plan:
     """Choose the models that make room.
 
     Args:
         models: all of the cache.
         needed_bytes: must be freed; if that can't be, nothing goes.
         wanted_bytes: should be freed.
+        now: unix seconds.
     """
     wanted_bytes = max(needed_bytes, wanted_bytes)
     owners = _owners(models)
-    # Ties in the order of last use.
-    waiting = sorted(
-        (m for m in models if not m.kept), key=lambda m: (m.value, m.uses.last, m.digest)
-    )
+
+    def goes(model: Candidate) -> tuple[bool, float, float, str]:
+        last = model.last_copy and now - model.uses.last < LAST_COPY_S
+        return last, model.value, model.uses.last, model.digest  # ties in the order of last use
+
+    waiting = sorted((model for model in models if not model.kept), key=goes)
     gone: list[tuple[Candidate, int]] = []
     freed = 0
     for model in waiting:
@@ -117,7 +129,34 @@ def plan(models: Sequence[Candidate], needed_bytes: int, wanted_bytes: int = 0) 
             victims.append(Victim(model.digest, own, model.value))
         else:
             owners.update(shared)
-    return Plan(victims[::-1], freed, 0)
+    victims.reverse()
+    surplus = freed - wanted_bytes
+    if victims and PART_BYTES <= surplus < victims[-1].bytes_freed:
+        digest, own, value, _ = victims[-1]
+        victims[-1] = Victim(digest, own - surplus, value, surplus)
+        freed = wanted_bytes
+    return Plan(victims, freed, 0)
+
+
+def runs_to_go(
+    run_bytes: Sequence[int], may_go: RunSet, elsewhere: RunSet, size_bytes: int
+) -> RunSet:
+    """The runs of a model that go when a part of it goes: what others have first, and its end before its beginning.
+
+    Args:
+        run_bytes: of each run.
+        may_go: runs that are here, and not ordered to be.
+        elsewhere: runs that another node is known to have.
+        size_bytes: of room that they must give.
+    """
+    chosen: RunSet = 0
+    for some in (may_go & elsewhere, may_go & ~elsewhere):
+        for run in reversed(list(bitset.members(some))):
+            if size_bytes <= 0:
+                return chosen
+            chosen |= 1 << run
+            size_bytes -= run_bytes[run]
+    return chosen
 
 
 def _owners(models: Sequence[Candidate]) -> Counter[str]:

@@ -8,6 +8,10 @@ FRESH_S = (
     600.0  # a client that was given a path opens it within this time: an engine first starts Python
 )
 COST_PEER = 1.0  # of a byte that another node has; the measure of all others
+# A model whose only copy in the pool is here, and that was used in this time, goes after all others: storage is read
+# again for it. Older ones may go as any, or each node would fill with what nobody asks for.
+LAST_COPY_S = 7 * 86400.0
+PART_BYTES = 256 << 20  # for less than a stripe that may stay no model is taken apart
 COST_STORAGE = 3.0  # of a byte from storage nearby, which all nodes share
 HOLD_S = 86400.0  # of a hold that names no time: a pod that restarts at night finds its model in the morning
 MAX_HOLD_S = 30 * 86400.0  # a reader that was forgotten can't hold for ever

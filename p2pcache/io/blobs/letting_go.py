@@ -84,6 +84,15 @@ def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
         return done
 
 
+def linked_elsewhere(pool: BlobPool, blob: BlobFile) -> bool:
+    """Whether a blob that no tree shows has another hard link, of which we know nothing."""
+    folder = pool.folders.blobs if blob.published else pool.folders.partial
+    try:
+        return os.stat(blob.id, dir_fd=folder, follow_symlinks=False).st_nlink > 1
+    except FileNotFoundError:
+        return False
+
+
 def has_holes_to_free(blob: BlobFile) -> bool:
     """Whether a partial blob's file takes much more space than its proved chunks."""
     slack = BLOCK_BYTES * (2 + len(blob.bits))

@@ -24,6 +24,11 @@ class ModelInfo(NamedTuple):
     kept_as: Ref | None = None  # what the order calls it
 
     @property
+    def partly_evicted(self) -> bool:
+        """Whether it was complete once, and a part of it went since."""
+        return bool(self.tags) and not (self.complete or self.remote or self.kept)
+
+    @property
     def names(self) -> list[Ref]:
         """All refs that people know it by."""
         named = [*self.tags, *self.asked]
@@ -39,7 +44,7 @@ class ModelInfo(NamedTuple):
             "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
             "digest": self.digest, "bytes": self.size_bytes, "files": self.files,
             "bytes_done": self.bytes_done, "complete": self.complete, "remote": self.remote,
-            "last_used": self.last_used, "kept": self.kept,
+            "partly_evicted": self.partly_evicted, "last_used": self.last_used, "kept": self.kept,
         }  # fmt: skip
 
 

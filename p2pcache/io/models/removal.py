@@ -13,7 +13,12 @@ from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
 from p2pcache.ids import RunSet
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
-from p2pcache.io.blobs.letting_go import believe_no_longer, free_holes, has_holes_to_free
+from p2pcache.io.blobs.letting_go import (
+    believe_no_longer,
+    free_holes,
+    has_holes_to_free,
+    linked_elsewhere,
+)
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
@@ -124,7 +129,7 @@ class Removal:
             Bytes of disk freed by now; where a peer is still being sent some of them, the rest follows.
 
         Raises:
-            Conflict: it's in use, perhaps by a process that has a file of it open.
+            Conflict: it's in use, perhaps by a process that has a file of it open, or somebody has linked its files.
             P2PCacheError: the disk refused; what wasn't let go is still here.
         """
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self._blobs.root}"):
@@ -137,8 +142,13 @@ class Removal:
             # Only we see files that no tree shows.
             if who := users.held.get(model.digest) or (users.unsure if shown else ""):
                 raise Conflict(f"model {model.digest[:12]} may be in use: {who}")
-            before = self._blobs.disk_sum(model.files)
             own = set(self._records.own_blobs(model.digest))
+            if any(blob.id in own and linked_elsewhere(self._blobs, blob) for blob in model.files):
+                raise Conflict(
+                    f"model {model.digest[:12]} has hard links outside the cache (pull --link hard): "
+                    "holes would be in them, too"
+                )
+            before = self._blobs.disk_sum(model.files)
             for number, positions in model.blobs_with(runs & model.have_runs()).items():
                 blob = model.files[number]
                 if blob.id in own:

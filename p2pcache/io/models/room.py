@@ -25,6 +25,7 @@ class Wanted(NamedTuple):
         str, float
     ] = {}  # of a byte that is fetched again, by digest; others cost what storage does
     kept: Mapping[str, str] = {}  # why models must not go, by digest
+    last_copies: Collection[str] = ()  # digests of models that no other node is known to have
 
 
 class Choice(NamedTuple):
@@ -98,8 +99,11 @@ def choose(store: Store, wanted: Wanted, now: float) -> Choice:
     models = store.candidates(wanted.costs)
     kept, seen, unsure = {**_staying(store, models, now), **wanted.kept}, set[str](), ""
     while True:
-        may = [model._replace(kept=kept.get(model.digest, "")) for model in models]
-        found = plan(may, wanted.needed_bytes, wanted.wanted_bytes)
+        may = [
+            m._replace(kept=kept.get(m.digest, ""), last_copy=m.digest in wanted.last_copies)
+            for m in models
+        ]
+        found = plan(may, wanted.needed_bytes, wanted.wanted_bytes, now=now)
         fresh = [victim.digest for victim in found.victims if victim.digest not in seen]
         if not fresh:
             return Choice(found, kept, unsure)
@@ -201,7 +205,8 @@ def told(
 
     return {
         "evicted": [
-            {**named(v.digest), "bytes": v.bytes_freed, "value": round(v.value, 3), "why": why(v.digest)}
+            {**named(v.digest), "bytes": v.bytes_freed, "bytes_left": v.bytes_left, "value": round(v.value, 3),
+             "why": why(v.digest)}
             for v in choice.plan.victims
         ],
         "kept": [{**named(d), "why": reason} for d, reason in choice.kept.items() if d in models],

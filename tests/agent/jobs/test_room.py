@@ -67,6 +67,34 @@ async def test_a_pull_that_does_not_fit_takes_the_place_of_the_least_used(
         assert app.journal.ended["evict", 0] == 2
 
 
+async def test_the_last_victim_keeps_what_may_stay_is_served_and_comes_back(
+    tmp_path: Path, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2pcache.core.pool.eviction.PART_BYTES", MB)
+    monkeypatch.setattr(room, "PART_SLACK_BYTES", 0)
+    async with agent(tmp_path, origin=origin, cache_quota="10MiB", cache_low=1.0) as app:
+        for name in ("m0", "m1"):
+            assert (await pull(app, f"team/{name}:v1"))["event"] == "done"
+        rehearsed = (await evict(app, to_bytes=7 * MB, dry_run=True))[1]["evicted"]
+        assert [(r["ref"], r["bytes"], r["bytes_left"]) for r in rehearsed] == [
+            ("team/m0:v1", MB, 3 * MB)
+        ]
+        assert (await pull(app, "team/m2:v1"))["event"] == "done"
+        assert await states(app) == {"m0": "part", "m1": "complete", "m2": "complete"}
+        async with client(app) as session, session.get("/v1/models") as answer:
+            rows = {row["name"]: row for row in (await answer.json())["models"]}
+        left = rows["m0"]
+        assert left["partly_evicted"]
+        assert MB <= left["bytes_done"] <= 2 * MB, "2 MiB had to go"
+        assert not (tmp_path / "a/models/team/m0").exists(), "half a model isn't shown"
+        assert app.store.usage().filled_bytes <= 10 * MB
+        again = await pull(app, "team/m0:v1")
+        assert again["event"] == "done"
+        assert again["bytes_origin"] == 4 * MB - left["bytes_done"], (
+            "what was left needn't come again"
+        )
+
+
 async def test_without_a_quota_nothing_goes(tmp_path: Path, origin: str) -> None:
     async with agent(tmp_path, origin=origin) as app:
         assert (await pull(app, "team/m0:v1"))["event"] == "done"

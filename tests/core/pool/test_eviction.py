@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.pool.eviction import Candidate, Limits, Uses, plan, used
-from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE, HALF_LIFE_S
+from p2pcache.core import bitset
+from p2pcache.core.pool.eviction import Candidate, Limits, Uses, plan, runs_to_go, used
+from p2pcache.core.pool.settings import (
+    COST_PEER,
+    COST_STORAGE,
+    HALF_LIFE_S,
+    LAST_COPY_S,
+    PART_BYTES,
+)
 
 GB = 1_000_000_000
 
@@ -62,14 +69,43 @@ def test_nothing_goes_where_it_would_not_be_enough() -> None:
     assert names([candidate("a"), candidate("b", kept="pinned")], GB, 2 * GB) == ["a"]
 
 
+def test_the_last_copy_goes_last_unless_nobody_has_used_it_for_long() -> None:
+    last = candidate("last", last_copy=True)
+    popular = candidate("popular", uses=Uses(50.0, 9.0, 99.0), cost=COST_PEER)
+    assert names([last, popular], 1) == ["popular"]
+    assert names([last, popular], GB + 1) == ["popular", "last"]
+    late = 100.0 + LAST_COPY_S
+    assert [v.digest for v in plan([last, popular], 1, now=late).victims] == ["last"]
+
+
+def test_the_last_one_goes_only_as_far_as_it_must() -> None:
+    small = candidate("small")
+    large = candidate("large", size=10 * GB, uses=Uses(2.0))
+    found = plan([small, large], 3 * GB)
+    assert [(v.digest, v.bytes_freed, v.bytes_left) for v in found.victims] == [
+        ("small", GB, 0), ("large", 2 * GB, 8 * GB)
+    ]  # fmt: skip
+    assert found.bytes_freed == 3 * GB
+    whole = plan([small, large], 11 * GB - PART_BYTES + 1)
+    assert whole.victims[-1].bytes_left == 0, "for so little no model is taken apart"
+
+
+def test_of_a_part_that_goes_what_others_have_is_first_and_the_end_before_the_beginning() -> None:
+    sizes, here = [10] * 8, bitset.of([0, 1, 2, 3, 4, 6, 7])
+    assert runs_to_go(sizes, here, 0, 25) == bitset.of([7, 6, 4])
+    assert runs_to_go(sizes, here, bitset.of([1, 3, 5]), 25) == bitset.of([3, 1, 7])
+    assert runs_to_go(sizes, here, 0, 1000) == here
+    assert runs_to_go(sizes, here, 0, 0) == 0
+
+
 def test_shared_bytes_give_no_room() -> None:
-    both = {"base": 10 * GB}
+    both = {"base": 10_000}
     one = candidate("one", blobs=both | {"own": 1})
     two = candidate("two", blobs=both | {"own2": 2}, uses=Uses(2.0))
     found = plan([one, two], 1)
     assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 1)]
     found = plan([one, two], 3)
-    assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 1), ("two", 10 * GB + 2)]
+    assert [(v.digest, v.bytes_freed) for v in found.victims] == [("one", 1), ("two", 10_002)]
 
 
 def test_models_that_share_everything_go_together() -> None:

@@ -160,6 +160,22 @@ def test_a_model_in_use_stays_as_it_is(tmp_path: Path) -> None:
         assert model.complete
 
 
+def test_files_that_somebody_has_linked_keep_their_bytes(tmp_path: Path) -> None:
+    """As `pull --to DIR --link hard` does: a hole would be one in his copy, too."""
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        path = tmp_path / "cache/models" / model.publish(REF, 1)
+        copy = tmp_path / "a.bin"
+        copy.hardlink_to(path / "a.bin")
+        with pytest.raises(Conflict, match="hard link"):
+            store.removal.let_go(model, span(2, RUNS))
+        store.keep_spare()
+        assert copy.read_bytes() == FILES["a.bin"]
+        assert model.complete
+        copy.unlink()
+        assert store.removal.let_go(model, span(2, RUNS)) >= (RUNS - 3) * CHUNK
+
+
 # -- orders beside quota, pins and rm --------------------------------------------------------------
 
 
