@@ -20,7 +20,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import pools
 
 Begin = Callable[[], Awaitable[Download]]
-EvictFor = Callable[[NoSpace], Awaitable[bool]]
+EvictFor = Callable[[NoSpace, str], Awaitable[bool]]
 """Makes the room that an error asks for; returns whether it did."""
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,9 @@ class DownloadOrder:
             work = self._follow(download)
             self._context.tasks.spawn_contained(work, name=f"order-{download.swarm.digest[:12]}")
 
-    async def begin_making_room(self, begin: Begin, ref: Ref, priority: Priority) -> Download:
+    async def begin_making_room(
+        self, begin: Begin, ref: Ref, digest: str, priority: Priority
+    ) -> Download:
         """Begin a download. On a full disk models that are worth less, then downloads of lower priority make room.
 
         Raises:
@@ -79,7 +81,7 @@ class DownloadOrder:
             except NoSpace as error:
                 made = (
                     await self._downloads.remove_begun_push()
-                    or await self._evict_for(error)
+                    or await self._evict_for(error, digest)
                     or await self._make_room(ref, priority)
                 )
                 if not made:

@@ -214,7 +214,7 @@ class Imports:
                 f"the model needs {coming} bytes more in {store.root}, and {max(short, over)} too few are free",
                 coming_bytes=coming, short_bytes=max(short, over),
             )  # fmt: skip
-            if not await self._evict_for(error):
+            if not await self._evict_for(error, ""):
                 raise error
 
     async def _seed(self, layout: Layout, folder: ImportFolder) -> None:

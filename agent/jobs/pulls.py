@@ -186,7 +186,8 @@ class Pulls:
                     ref, resolved.digest, whole=whole, timeline=timeline
                 )
 
-            download = await self._order.begin_making_room(begin, ref, priority)
+            digest = resolved.digest
+            download = await self._order.begin_making_room(begin, ref, digest, priority)
             self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
             self._spellings.learn(ref, download)
             self._order.on_client(download, priority)

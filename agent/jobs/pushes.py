@@ -117,8 +117,8 @@ class Pushes:
             try:
                 return await pools.WORK.run(self._context.store.add_model, layout, encoded)
             except NoSpace as error:
-                made = await self._downloads.remove_begun_push() or await self._evict_for(error)
-                if not made:
+                made = await self._downloads.remove_begun_push()
+                if not (made or await self._evict_for(error, layout.digest)):
                     raise
 
     async def receive(self, digest: str, blob_id: str, body: Body) -> int:

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 5.0  # between two looks at the marks
 PART_SLACK_BYTES = 4 << 20
 _FRESH = "it was used minutes ago: its client may open it any moment"
+_COMES = "it is what needs the room"
 _NO_WAY_BACK = "neither storage nor another node has it"
 
 
@@ -71,10 +72,14 @@ class RoomMaker:
             self._context.tasks.spawn_contained(self._sweep(), name="room-swept")
             self._context.tasks.every(LOOK_S, self._look, name="room")
 
-    async def evict_for(self, error: NoSpace) -> bool:
+    async def evict_for(self, error: NoSpace, digest: str) -> bool:
         """Make the room that a model doesn't find; returns whether that was done.
 
         Only what it needs goes before this returns. What should go besides follows.
+
+        Args:
+            error: how much it lacks.
+            digest: of the model that comes, of which a part may be here; "": it isn't known.
         """
         store, seen = self._context.store, self._rounds
         if not store.limits.quota_bytes or error.short_bytes <= 0:
@@ -84,7 +89,8 @@ class RoomMaker:
                 return True  # somebody else made room meanwhile; it may do
             usage = await pools.STEPS.run(store.usage)
             more = store.limits.wanted_bytes(usage.filled_bytes, error.coming_bytes)
-            choice = await self._choose(error.short_bytes, 0, self._kept(fresh=True))
+            kept = self._kept(fresh=True) | {digest: _COMES}
+            choice = await self._choose(error.short_bytes, 0, kept)
             freed = 0
             for victim in choice.plan.victims:
                 freed += await self._evict(victim)
@@ -249,6 +255,7 @@ class RoomMaker:
             # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.
             size = victim.bytes_freed + PART_SLACK_BYTES
             runs = runs_to_go(swarm.layout.run_bytes, may_go, elsewhere, size)
+            swarm.pause()  # it would fetch again what it lost
             try:
                 return await pools.WORK.run(store.removal.let_go, swarm.store, runs)
             except Conflict as error:

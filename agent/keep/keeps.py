@@ -173,7 +173,9 @@ class Keeps:
                 await pools.STEPS.run(store.check_space, missing)
             return download
 
-        download = await self._order.begin_making_room(begin, kept.ref, Priority.BACKGROUND)
+        download = await self._order.begin_making_room(
+            begin, kept.ref, kept.digest, Priority.BACKGROUND
+        )
         self._order.on_client(download, Priority.BACKGROUND)
         store = download.swarm.store
         with contextlib.ExitStack() as stack:

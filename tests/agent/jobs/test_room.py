@@ -72,7 +72,9 @@ async def test_the_last_victim_keeps_what_may_stay_is_served_and_comes_back(
 ) -> None:
     monkeypatch.setattr("p2pcache.core.pool.eviction.PART_BYTES", MB)
     monkeypatch.setattr(room, "PART_SLACK_BYTES", 0)
-    async with agent(tmp_path, origin=origin, cache_quota="10MiB", cache_low=1.0) as app:
+    async with agent(
+        tmp_path, origin=origin, cache_quota="10MiB", cache_high=1.0, cache_low=1.0
+    ) as app:
         for name in ("m0", "m1"):
             assert (await pull(app, f"team/{name}:v1"))["event"] == "done"
         rehearsed = (await evict(app, to_bytes=7 * MB, dry_run=True))[1]["evicted"]
