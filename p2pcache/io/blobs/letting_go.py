@@ -12,6 +12,7 @@ from p2pcache.io.blobs.blob_file import BLOCK_BYTES, BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
 from p2pcache.io.disk.cache_dir import cache_errors
+from p2pcache.io.host.file_users import held_by_anybody
 
 AT_ONCE = 64  # chunks that are punched under one hold of the lock: milliseconds
 
@@ -70,6 +71,9 @@ def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
             blob.readers = [reader for reader in blob.readers if reader() is not None]
             if blob.readers:
                 return False
+            pool.files.drop(blob.id)  # our own would count
+            if held_by_anybody(blob.id, pool.folders.partial):
+                return False  # a file that was shown may be mounted in a container: it would have holes
             blob.reserved = False
             if not any(blob.bits) and _unused(blob, writers, range(len(blob.bits))):
                 pool.delete_files(blob.id)

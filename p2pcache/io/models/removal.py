@@ -24,6 +24,7 @@ from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
+from p2pcache.io.host.file_users import mounted
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import ModelUsers, Users
 from p2pcache.io.models.published_tree import Trees
@@ -136,13 +137,14 @@ class Removal:
             self._refuse_pinned(model.digest)
             if model.arriving is not None:
                 raise Conflict(f"a loader has read model {model.digest[:12]} a moment ago")
-            shown = self.shows(model.digest)
+            own, shown = set(self._records.own_blobs(model.digest)), self.shows(model.digest)
+            if shown and (who := mounted({model.digest, *own})):  # its path tells that only now
+                raise Conflict(f"model {model.digest[:12]} may be in use: {who} has it mounted")
             self._unpublish(model.digest)
             users = ModelUsers(self._blobs, self._records).of([model.digest])
             # Only we see files that no tree shows.
             if who := users.held.get(model.digest) or (users.unsure if shown else ""):
                 raise Conflict(f"model {model.digest[:12]} may be in use: {who}")
-            own = set(self._records.own_blobs(model.digest))
             if any(blob.id in own and linked_elsewhere(self._blobs, blob) for blob in model.files):
                 raise Conflict(
                     f"model {model.digest[:12]} has hard links outside the cache (pull --link hard): "

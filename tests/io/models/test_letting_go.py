@@ -176,6 +176,26 @@ def test_files_that_somebody_has_linked_keep_their_bytes(tmp_path: Path) -> None
         assert store.removal.let_go(model, span(2, RUNS)) >= (RUNS - 3) * CHUNK
 
 
+def test_a_file_that_is_mounted_somewhere_keeps_its_bytes_until_that_ends(tmp_path: Path) -> None:
+    """As `docker -v FILE:...` does: no process has it open, and no link is seen."""
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        path = tmp_path / "cache/models" / model.publish(REF, 1)
+        place = tmp_path / "mounted"
+        place.touch()
+        mounted = ["mount", "--bind", str(path / "a.bin"), str(place)]
+        if subprocess.run(mounted, capture_output=True, check=False).returncode:
+            pytest.skip("needs the right to mount")
+        try:
+            with pytest.raises(Conflict, match="mounted"):
+                store.removal.let_go(model, span(2, RUNS))
+            store.keep_spare()
+            assert place.read_bytes() == FILES["a.bin"]
+        finally:
+            subprocess.run(["umount", str(place)], check=True)
+        assert store.removal.let_go(model, span(2, RUNS)) >= (RUNS - 3) * CHUNK
+
+
 # -- orders beside quota, pins and rm --------------------------------------------------------------
 
 
