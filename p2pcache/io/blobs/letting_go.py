@@ -1,8 +1,8 @@
 """Giving back the disk space of some chunks of a blob while others stay: the blob gets holes.
 
-Two steps, so that a crash between them costs space and never a wrong byte. First the chunks are believed no longer, in
-memory and on disk. Then their space is punched out of the file, as soon as nobody can still be sending them: a request
-that was accepted before may read its bytes for minutes.
+Two steps, so that a crash between them costs space and never a wrong byte. First the chunks are believed no longer, on
+disk and then in memory: where the disk refuses, nothing has changed. Then their space is punched out of the file, as
+soon as nobody can still be sending them: a request that was accepted before may read its bytes for minutes.
 """
 
 import os
@@ -29,30 +29,44 @@ def believe_no_longer(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) 
     chosen = list(positions)
     with pool.maintenance, cache_errors(pool, f"{pool.root}/partial/{blob.id}"):
         with pool.lock:
-            blob.readers += pool.files.holders(blob.id)
-            for position in chosen:
-                blob.clear_suspect(position)
+            holders = pool.files.holders(blob.id)
             if blob.published:
                 _make_partial(pool, blob, chosen)
             elif blob.on_disk:
-                blob.lose(chosen)
-                pool.write_bitmap(blob, blob.bits, blob.done_bytes)
+                if blob.dirty:  # a moment after a flush: the bitmap must not be ahead of the data
+                    pool.disk.sync_data(pool.writer(blob).fd)
+                _write_without(pool, blob, chosen)
+            blob.readers += holders
+            for position in chosen:
+                blob.clear_suspect(position)
+            blob.lose(chosen)
+            blob.dirty = blob.dirty and not blob.on_disk  # its bitmap on disk says the same
             pool.files.drop(blob.id)
         pool.disk.sync(pool.folders.partial)
         pool.disk.sync(pool.folders.blobs)
 
 
 def _make_partial(pool: BlobPool, blob: BlobFile, positions: list[int]) -> None:
-    """Turn a published blob into a partial one without these positions. Under the lock."""
+    """Turn a published blob into a partial one, on disk without these positions. Under the lock."""
     file = pool.reader(blob, check=False)
-    pool.proofs.pop(blob.id, None)
+    _write_without(
+        pool, blob, positions
+    )  # of no file until the rename: a crash leaves nothing of it
     pool.records.remove_proofs([blob.id])
+    pool.proofs.pop(blob.id, None)
     pool.disk.chmod(file.fd, 0o600)
-    blob.lose(positions)
-    pool.write_bitmap(blob, blob.bits, blob.done_bytes)
     pool.disk.rename(pool.folders.blobs, blob.id, pool.folders.partial, blob.id)
     pool.on_demoted(blob)
     blob.allocated = os.fstat(file.fd).st_blocks * 512
+
+
+def _write_without(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
+    """Write the bitmap as it will be."""
+    bits = bytearray(blob.bits)
+    for position in positions:
+        bits[position] = 0
+    done_bytes = sum(length for length, bit in zip(blob.lengths, bits, strict=True) if bit)
+    pool.write_bitmap(blob, bits, done_bytes)
 
 
 def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
@@ -68,6 +82,8 @@ def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
         with pool.lock:
             if blob.published or not blob.on_disk:
                 return True
+            if blob.dirty:
+                return False  # the bitmap on disk may still believe what would be punched
             blob.readers = [reader for reader in blob.readers if reader() is not None]
             if blob.readers:
                 return False

@@ -13,6 +13,7 @@ from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
 from p2pcache.ids import RunSet
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
+from p2pcache.io.blobs.flush import flush_blobs
 from p2pcache.io.blobs.letting_go import (
     believe_no_longer,
     free_holes,
@@ -151,6 +152,7 @@ class Removal:
                     "holes would be in them, too"
                 )
             before = self._blobs.disk_sum(model.files)
+            model.flush()
             for number, positions in model.blobs_with(runs & model.have_runs()).items():
                 blob = model.files[number]
                 if blob.id in own:
@@ -196,6 +198,7 @@ class Removal:
                 continue
             own = set(self._records.own_blobs(digest)) if not model.closed else set[str]()
             blobs = [blob for blob in model.files if blob.id in own]
+            flush_blobs(self._blobs, blobs)
             if all([free_holes(self._blobs, self._writers, blob) for blob in blobs]):  # noqa: C419  of each blob what can go now
                 del self._holed[digest]
 

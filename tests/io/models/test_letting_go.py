@@ -1,7 +1,9 @@
 """Parts of a model go while others stay: their space is free, what stays is served, and nothing wrong is believed."""
 
 import contextlib
+import errno
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.core.protocol.keep_orders import KeepOrder
-from p2pcache.errors import Conflict, NotFound
+from p2pcache.errors import Conflict, NoSpace, NotFound
 from p2pcache.ids import Ref
+from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models import room
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import Wanted
@@ -158,6 +161,40 @@ def test_a_model_in_use_stays_as_it_is(tmp_path: Path) -> None:
                 store.removal.let_go(model, span(2, RUNS))
             reader.kill()
         assert model.complete
+
+
+class Refusing(Disk):
+    """No bitmap can be written while it is told so."""
+
+    refuses = False
+
+    def replace_file(self, parent: int, name: str, data: bytes, *, durable: bool = True) -> None:
+        if self.refuses and name.endswith(".have"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().replace_file(parent, name, data, durable=durable)
+
+
+@pytest.mark.parametrize("chunks", [RUNS, RUNS - 1], ids=["published", "partial"])
+def test_a_bitmap_that_cant_be_written_loses_nothing_also_in_a_crash(
+    tmp_path: Path, chunks: int
+) -> None:
+    disk = Refusing()
+    with contextlib.closing(open_store(tmp_path, disk)) as store:
+        model = MODEL.add(store)
+        MODEL.fill(model, range(chunks))
+        model.flush()
+        disk.refuses = True
+        for _ in range(2):
+            with pytest.raises(NoSpace):
+                store.removal.let_go(model, span(2, RUNS))
+            assert model.have_runs() == span(0, chunks)
+            store.keep_spare()
+        shutil.copytree(tmp_path / "cache", tmp_path / "crashed/cache")
+        disk.refuses = False
+        assert store.removal.let_go(model, span(2, RUNS)) >= (chunks - 3) * CHUNK
+        MODEL.assert_proved(model)
+    with contextlib.closing(open_store(tmp_path / "crashed")) as store:
+        MODEL.assert_proved(known(store))
 
 
 def test_files_that_somebody_has_linked_keep_their_bytes(tmp_path: Path) -> None:
