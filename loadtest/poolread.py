@@ -3,6 +3,9 @@
 Each holder has a share of the stripes in its cache before it starts, as `p2pcache keep --copies 1` leaves it;
 no node has all. Then storage ends, and a node with a wider link pulls. The bound is what single TCP flows from
 all holders carried to it together on the same links just before: min(its downlink, the sum of their uplinks).
+
+With `--repair` the holders keep two copies, by `p2pcache keep --copies 2`, and storage stays. One is killed. A node
+pulls before the tracker gives it up, and once more while its copies are made again on the others.
 """
 
 import argparse
@@ -16,10 +19,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import psutil
 
-from loadtest.kit.daemons import StartError, exit_on_signals
+from loadtest.kit.cluster import Agent
+from loadtest.kit.daemons import StartError, exit_on_signals, wait_until
 from loadtest.kit.flags import count, out_file, rate, size
 from loadtest.kit.goodput import goodput
 from loadtest.kit.models import check_tree
@@ -37,6 +42,10 @@ from p2pcache.io.models.store import Store
 REF = "pool/model:v1"
 STRIPES = 4  # of one holder, as the placement has them at least
 GOAL = 0.85  # of what the links carry
+GRACE_S = 25.0  # until a dead holder's copies are made again: a pull must end within it
+LOSES = 0.1  # of a pull's rate while that goes on, at most
+MOVED = 1.2  # bytes moved, beside those that were lost, at most
+KEPT_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +130,92 @@ def run(plan: Plan, seed: int) -> Pull:
                     dict(done["report"]))  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Two pulls, and the repair under the second one."""
+
+    holders: int
+    size_bytes: int
+    alone_s: float  # the pull before it
+    beside_s: float  # the pull while copies were made
+    lost_bytes: int
+    moved_bytes: int  # that nodes fetched for the new copies
+    meanwhile_bytes: int  # of them while the second pull ran
+    origin_bytes: int  # that they read from storage
+    took_s: float  # from the second pull's begin until every copy was there
+    cpu_busy: float
+
+    @property
+    def loses(self) -> float:
+        """The share of its rate that the pull lost."""
+        return 1 - self.alone_s / self.beside_s
+
+
+def run_repair(plan: Plan, seed: int) -> Repair:
+    """Fill the holders with two copies, kill one, pull without and with the repair."""
+    holders = plan.nodes - 1
+    with Arena(plan, proxy=False) as arena:
+        source = Source(arena.push(plan.size_bytes, REF, seed=seed))
+        layout = source.layout
+        parts = stripes(layout.run_count, holders, random.Random(seed))
+        parts = [one + other for one, other in zip(parts, parts[1:] + parts[:1], strict=True)]
+        for agent, runs in zip(arena.agents, parts, strict=False):
+            source.fill(agent.cache_dir, runs)
+        *keepers, reader = arena.agents
+        reader.command += ["--role", "client"]
+        arena.start()
+        reader.client.keep(REF, copies=2)
+        wait_until(lambda: _row(reader)["state"] == "kept", KEPT_S)
+        keepers[0].kill()
+        died = time.monotonic()
+        alone_s = _timed_pull(reader, source)
+        reader.client.remove(f"{REF}@blake3:{layout.digest}")
+        time.sleep(max(0.0, died + GRACE_S - time.monotonic()))
+        wait_until(lambda: _fetched(keepers[1:])[0] > 0, KEPT_S, 0.02)
+        stat, began = psutil.cpu_times(), time.monotonic()
+        before, _ = _fetched(keepers[1:])
+        beside_s = _timed_pull(reader, source)
+        after, _ = _fetched(keepers[1:])
+        busy = busy_share(stat, psutil.cpu_times())
+        wait_until(lambda: _row(reader)["state"] == "kept", KEPT_S)
+        took_s = time.monotonic() - began
+        moved, read = _fetched(keepers[1:])
+        lost = sum(layout.run_bytes[run] for run in parts[0])
+        return Repair(holders, layout.total_bytes, alone_s, beside_s, lost, moved + read, after - before, read,
+                      took_s, busy)  # fmt: skip
+
+
+def _timed_pull(reader: Agent, source: Source) -> float:
+    began = time.monotonic()
+    done = list(reader.client.pull(f"{REF}@blake3:{source.layout.digest}"))[-1]
+    seconds = time.monotonic() - began
+    check_tree(reader.tree(str(done["path"])), source.folder)
+    return seconds
+
+
+def _row(agent: Agent) -> dict[str, Any]:
+    (row,) = agent.client.keeps()["keeps"]
+    return dict(row)
+
+
+def _fetched(agents: Iterable[Agent]) -> tuple[int, int]:
+    """Bytes that agents got from each other, and from storage, since they started."""
+    told = [agent.client.status()["bytes"] for agent in agents]
+    return sum(int(one["peer"]) for one in told), sum(int(one["origin"]) for one in told)
+
+
+def _report_repair(repair: Repair) -> int:
+    void = repair.cpu_busy > VOID_BUSY
+    say(f"{format_bytes(repair.size_bytes)} from {repair.holders - 1} holders in {repair.alone_s:.2f} s, beside the "
+        f"repair in {repair.beside_s:.2f} s: it loses {repair.loses:.1%} (goal {LOSES:.0%}); lost "
+        f"{format_bytes(repair.lost_bytes)}, moved {repair.moved_bytes / repair.lost_bytes:.2f}x that (goal {MOVED}x), "
+        f"{repair.meanwhile_bytes / repair.lost_bytes:.0%} of it during the pull, {format_bytes(repair.origin_bytes)} "
+        f"from storage, all there after {repair.took_s:.1f} s; CPU {repair.cpu_busy:.0%}"
+        f"{' VOID: the CPU was the limit' if void else ''}")  # fmt: skip
+    good = repair.loses < LOSES and repair.moved_bytes <= MOVED * repair.lost_bytes
+    return 0 if void or good else 1
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run it. Exit code 0: as it must be; 1: wrong bytes, or too slow; 2: can't run here."""
     options = _parser().parse_args(argv)
@@ -129,7 +224,13 @@ def main(argv: list[str] | None = None) -> int:
         uplink = parse_rate(options.rate)
         rates = (*[uplink] * options.holders, options.times * uplink)
         plan = Plan(nodes=options.holders + 1, rate=uplink, origin_rate=0, rates=rates,
-                    size_bytes=parse_size(options.size), logs=options.logs)  # fmt: skip
+                    size_bytes=parse_size(options.size), logs=options.logs,
+                    tracker_flags=("--keep-grace-s", str(GRACE_S)))  # fmt: skip
+        if options.repair:
+            repair = run_repair(plan, options.seed)
+            if options.json:
+                Path(options.json).write_text(json.dumps(asdict(repair), indent=1) + "\n")
+            return _report_repair(repair)
         pull = run(plan, options.seed)
     except (UsageError, FabricError, StartError, RuntimeError, P2PCacheError) as error:
         print(f"poolread: {error}", file=sys.stderr)
@@ -155,6 +256,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--rate", type=rate, default="10mbit", help="each holder's link, both directions [10mbit]")
     add("--times", type=count, default=4, metavar="K", help="the reader's link is K times that [4]")
     add("--size", type=size, default="48MiB", help="the model [48MiB: 192 runs]")
+    add(
+        "--repair",
+        action="store_true",
+        help="two copies, one holder dies: a pull beside the repair",
+    )
     add("--seed", type=int, default=1, help="of model and placement [1]")
     add("--logs", default="", metavar="DIR", help="keep every daemon's log here")
     add("--json", type=out_file, metavar="FILE", help="write all numbers here")

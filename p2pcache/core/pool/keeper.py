@@ -3,13 +3,12 @@
 A pure decider: intents and nodes go in, each node's list of orders comes out. `Placement` says where stripes are to be;
 this adds time. A node that falls silent keeps its places for a while, for it mostly comes back. A node that is to give
 a stripe up keeps its order until the others have it. When a name moves to another model, or whole copies are wanted
-instead of parts, the orders before last until the new ones are carried out.
+instead of parts, the orders before last until the new ones are carried out, unless there is no room for both.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from math import inf, log2
-from statistics import median
+from math import inf
 from typing import NamedTuple
 
 from p2pcache.core import bitset
@@ -20,10 +19,8 @@ from p2pcache.core.pool.settings import (
     GRACE_S,
     REFUSED_S,
     SETTLE_S,
-    WEIGHT_CHANGE,
-    WEIGHT_STEPS,
 )
-from p2pcache.core.pool.spots import Rooms, Spot
+from p2pcache.core.pool.spots import Rooms, Spot, weights_of
 from p2pcache.core.pool.stripes import Stripes
 from p2pcache.core.protocol.keep_orders import NO_SPACE, NOT_ALLOWED, QUOTA, KeepOrder, Kept
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -153,8 +150,9 @@ class Keeper:
         self._nodes = dict(nodes)
         known = dict(self._known())
         self._rooms.total = {n: node.room_bytes for n, node in known.items()}
-        weighed = self._weigh(known)
-        return weighed or before != self._seen()
+        said = {n: (node.room_bytes, node.link_bytes_s) for n, node in known.items()}
+        before_it, self._weights = self._weights, weights_of(said, self._weights)
+        return before_it != self._weights or before != self._seen()
 
     def on_report(self, node: NodeId, kept: Kept, now: float) -> bool:
         """A node says how an ordered model stands there; returns whether places may change."""
@@ -182,7 +180,11 @@ class Keeper:
         waits = wish.older and now < self._began + self.grace_s
         copies = wish.copies or len(spots)
         self._give_up_refused(intent, haves, now)
-        placement.settle(copies, Situation(spots, haves, self._rooms, may_copy=not waits))
+        situation = Situation(spots, haves, self._rooms, may_copy=not waits)
+        placement.settle(copies, situation)
+        ended = self._make_way(key, spots, copies)
+        if ended:
+            placement.settle(copies, situation)
         self._note_former(intent, before)
         if waits:
             self._retain(intent, haves, copies)
@@ -194,7 +196,7 @@ class Keeper:
         old, intent.orders = intent.orders, orders
         counted = [haves[node] for node, spot in spots.items() if spot.present and node in haves]
         intent.progress = self._measure(intent, counted, copies, waits=waits)
-        changed = {n for n in old.keys() | orders.keys() if old.get(n) != orders.get(n)}
+        changed = ended | {n for n in old.keys() | orders.keys() if old.get(n) != orders.get(n)}
         if key in self._fading and not intent.progress.missing_bytes:
             before_it = self._fading.pop(key)
             before_it.placement.leave(self._rooms)
@@ -299,21 +301,6 @@ class Keeper:
             for n, said in self._known()
         }
 
-    def _weigh(self, known: Mapping[NodeId, PoolNode]) -> bool:
-        """Weigh the nodes by room, and by link where that is slow; returns whether one weighs otherwise now."""
-        links = [node.link_bytes_s for node in known.values() if node.link_bytes_s]
-        usual = median(links) if links else 0.0
-        weights: dict[NodeId, float] = {}
-        for node, said in known.items():
-            slow = min(1.0, said.link_bytes_s / usual) if said.link_bytes_s and usual else 1.0
-            exact, before = max(1.0, said.room_bytes * slow), self._weights.get(node)
-            if before is not None and 1 / WEIGHT_CHANGE <= exact / before <= WEIGHT_CHANGE:
-                weights[node] = before
-            else:
-                weights[node] = 2.0 ** (round(log2(exact) * WEIGHT_STEPS) / WEIGHT_STEPS)
-        changed, self._weights = weights != self._weights, weights
-        return changed
-
     def _spots(self, wish: Wish, now: float) -> dict[NodeId, Spot]:
         spots = {}
         for node, said in self._known():
@@ -334,6 +321,20 @@ class Keeper:
         for (digest, node), (since, kept) in self._refusals.items():
             if digest == intent.wish.digest and kept.refused in _FULL and now < since + REFUSED_S:
                 placement.remove_all(node, placement.stripes.had(haves.get(node, 0)), self._rooms)
+
+    def _make_way(self, key: Key, spots: Mapping[NodeId, Spot], copies: int) -> set[NodeId]:
+        """Where copies find no room beside those of the model before, these go at once; of which nodes."""
+        placement, before = self._intents[key].placement, self._fading.get(key)
+        if before is None or all(len(targets) >= copies for targets in placement.targets):
+            return set()
+        size, gone = placement.stripes.largest, set[NodeId]()
+        for node, load in list(before.placement.loads.items()):
+            left = self._rooms.left(node)
+            if load and node in spots and left < size <= left + load:
+                before.placement.remove_all(node, 0, self._rooms)
+                before.orders.pop(node, None)
+                gone.add(node)
+        return gone
 
     def _note_former(self, intent: _Intent, before: list[Targets]) -> None:
         for stripe, (old, new) in enumerate(zip(before, intent.placement.targets, strict=True)):

@@ -3,8 +3,11 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from math import log2
+from statistics import median
 from typing import NamedTuple
 
+from p2pcache.core.pool.settings import WEIGHT_CHANGE, WEIGHT_STEPS
 from p2pcache.core.rendezvous import score
 from p2pcache.ids import NodeId
 
@@ -37,6 +40,28 @@ class Rooms:
             self.taken[node] = taken
         else:
             self.taken.pop(node, None)
+
+
+def weights_of(
+    said: Mapping[NodeId, tuple[int, int]], before: Mapping[NodeId, float]
+) -> dict[NodeId, float]:
+    """Weigh nodes by room, and by link where that is slow. A weight stays while it is about right.
+
+    Args:
+        said: each node's room in bytes, and its link in bytes per second (0: not known).
+        before: the weights until now.
+    """
+    links = [link for _, link in said.values() if link]
+    usual = median(links) if links else 0.0
+    weights: dict[NodeId, float] = {}
+    for node, (room, link) in said.items():
+        exact = max(1.0, room * (min(1.0, link / usual) if link else 1.0))
+        known = before.get(node)
+        if known is not None and 1 / WEIGHT_CHANGE <= exact / known <= WEIGHT_CHANGE:
+            weights[node] = known
+        else:
+            weights[node] = 2.0 ** (round(log2(exact) * WEIGHT_STEPS) / WEIGHT_STEPS)
+    return weights
 
 
 def closeness(spot: Spot, others: Iterable[Spot]) -> tuple[int, int]:

@@ -320,6 +320,31 @@ def test_a_model_that_moved_on_is_another_model() -> None:
     assert left == {"77" * 32}
 
 
+def test_on_a_small_disk_the_old_version_makes_way_for_the_new_one() -> None:
+    cluster = Cluster(3, room=RUNS * RUN_BYTES * 3 // 2)
+    cluster.nodes[1001] = cluster.nodes[1001]._replace(room_bytes=100 * GiB)
+    cluster.keep(0, whole=True)
+    cluster.obey()
+    new = "77" * 32
+    cluster.keeper.on_wish(KEY, Wish(new, 0, whole=True), [RUN_BYTES] * RUNS)
+    changed = cluster.keeper.review(KEY, {}, cluster.now)
+    cluster.keeper.check()
+    assert changed == set(cluster.nodes)
+    ordered = {n: {o.manifest_digest for o in cluster.keeper.orders(n)} for n in cluster.nodes}
+    assert ordered == {1000: {new}, 1001: {DIGEST, new}, 1002: {new}}
+
+
+def test_what_would_not_fit_in_its_place_ends_no_old_version() -> None:
+    cluster = Cluster(2, room=RUNS * RUN_BYTES)
+    cluster.keep(0, whole=True)
+    cluster.obey()
+    cluster.keeper.on_wish(KEY, Wish("77" * 32, 0, whole=True), [RUN_BYTES] * (2 * RUNS))
+    cluster.keeper.review(KEY, {}, cluster.now)
+    cluster.keeper.check()
+    ordered = {o.manifest_digest for n in cluster.nodes for o in cluster.keeper.orders(n)}
+    assert ordered == {DIGEST}
+
+
 def test_a_new_tracker_ends_no_order_of_a_node_whose_room_has_shrunk() -> None:
     old = Cluster(4)
     old.kept(1)
