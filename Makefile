@@ -106,8 +106,9 @@ edge: setup      ## one pull from storage and one from a node over 50 Mbit/s and
 	$(BIN)/python -m loadtest.edge
 tracker-load: setup  ## 10,000 simulated agents against one tracker on a core of its own (AGENTS=10000 SECONDS=60)
 	$(BIN)/python -m loadtest.trackerload --agents $(or $(AGENTS),10000) --seconds $(or $(SECONDS),60)
-soak: setup      ## random work and faults on eight agents, everything compared (MINUTES=60 SEED=1)
+soak: setup      ## random work, faults and kills on real agents, everything compared (twice MINUTES=60 SEED=1)
 	$(BIN)/python -m loadtest.soak --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
+	$(BIN)/python -m loadtest.soak.pool --minutes $(or $(MINUTES),60) --seed $(or $(SEED),1)
 man: setup       ## manual pages into build/man
 	$(BIN)/python .ci/man_pages.py build/man
 release: setup   ## wheel, sdist, manual pages, chart, image and checksums into dist/, then the tag (TAG=no IMAGE=no)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from loadtest.soak import pool_plan
+from loadtest.soak.ledger import Ledger
 from loadtest.soak.plan import AGENTS, STEADY, WEIGHTS, actions
 from loadtest.soak.watch import WARM_UP, Rest, disk_bytes, growth, leaks
 
@@ -31,6 +33,35 @@ def test_every_kind_comes_and_the_steady_ones_are_never_killed() -> None:
     assert Counter(a.kind for a in drawn).keys() == WEIGHTS.keys()
     killed = {n for a in drawn if a.kind in ("kill", "restart") for n in a.agents}
     assert killed == set(range(STEADY, AGENTS))
+
+
+def test_flows_of_the_pool_and_whom_they_kill_come_again_from_a_seed() -> None:
+    one, again = (list(itertools.islice(pool_plan.steps(5), 3000)) for _ in range(2))
+    assert one == again
+    assert Counter(step.flow for step in one).keys() == pool_plan.WEIGHTS.keys()
+    struck = Counter((step.flow, step.victim) for step in one if step.victim)
+    assert {flow for flow, _ in struck} == pool_plan.WEIGHTS.keys()
+    assert {victim for _, victim in struck} == {"agent", "tracker", "command"}
+    assert all(step.flow in pool_plan.BY_COMMAND for step in one if step.victim == "command")
+    assert sum(struck.values()) > 0.5 * len(one)
+
+
+def test_what_was_acknowledged_must_hold_and_what_was_cut_short_may() -> None:
+    ledger = Ledger()
+    assert ledger.begin("a")
+    assert not ledger.begin("a"), "somebody changes it"
+    ledger.end("a", "there", outcome=True)
+    ledger.begin("b")
+    ledger.end("b", "there", outcome=None)
+    ledger.begin("c")
+    ledger.end("c", "there", outcome=False)
+    assert ledger.settle({"a": "there", "b": "there"}) == []
+    assert ledger.settle({"a": "there"}) == ["b is 'gone', not 'there'"]
+    ledger.begin("a")
+    ledger.end("a", "", outcome=None)
+    assert ledger.may_be("a") == {"there", ""}
+    assert ledger.settle({}) == []
+    assert ledger.settle({"c": "there"}) == ["c is 'there', not 'absent'"]
 
 
 def test_what_grows_after_the_warm_up_is_a_leak() -> None:

@@ -122,7 +122,7 @@ def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:
     if why:
         return Choice(Plan([], 0, 0), {digest: why}, users.unsure)
     others = [m._replace(kept="" if m.digest == digest else "another") for m in models]
-    freed = plan(others, 0, 1).bytes_freed
+    freed = plan(others, 0, sum(map(sum, (model.blobs.values() for model in others)))).bytes_freed
     value = next((model.value for model in models if model.digest == digest), 0.0)
     return Choice(Plan([Victim(digest, freed, value)], freed, 0), {}, users.unsure)
 

@@ -81,6 +81,8 @@ async def test_the_last_victim_keeps_what_may_stay_is_served_and_comes_back(
         assert [(r["ref"], r["bytes"], r["bytes_left"]) for r in rehearsed] == [
             ("team/m0:v1", MB, 3 * MB)
         ]
+        _, named = await evict(app, ref="team/m0:v1", dry_run=True)
+        assert named["bytes_freed"] == 4 * MB, "who is named goes whole"
         assert (await pull(app, "team/m2:v1"))["event"] == "done"
         assert await states(app) == {"m0": "part", "m1": "complete", "m2": "complete"}
         async with client(app) as session, session.get("/v1/models") as answer:
