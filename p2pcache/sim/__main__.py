@@ -33,9 +33,10 @@ def main(argv: list[str]) -> int:
     if args.what == "table":
         return _say(table.lines(Storm(nodes=args.nodes, runs=args.chunks, seed=args.seed)))
     if args.what == "month":
-        return _say(cache_month.lines(Month(
+        month = Month(
             models=args.models, requests=args.requests, share=args.share, zipf=args.zipf, seed=args.seed
-        )))  # fmt: skip
+        )  # fmt: skip
+        return _say((*cache_month.lines(month), *cache_month.pool_lines(month, args.nodes)))
     if args.what == "pool":
         return _say(pool_life.lines(Life(
             nodes=args.nodes, models=args.models, copies=args.copies, racks=args.racks,

@@ -3,16 +3,19 @@
 Models are asked for as a Zipf law says, each gets a new version every week, and a few clients stay with the last one.
 The cache holds a part of them. Beside our decider (`core.pool.eviction`): the least recently used goes (LRU), and
 GreedyDual-Size (Cao and Irani 1997) with equal costs (1) and with costs that grow with the size (bytes).
+
+Beside it a pool of such nodes, each request at any of them: what storage is read for, if the last copy of a model goes
+last, and if it goes as any.
 """
 
 import random
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from p2pcache.core.pool.eviction import Candidate, Uses, plan, used
-from p2pcache.core.pool.settings import COST_STORAGE
+from p2pcache.core.pool.settings import COST_PEER, COST_STORAGE
 
 DAY_S = 86400.0
 
@@ -41,8 +44,8 @@ class Request(NamedTuple):
 class Cache(Protocol):
     """What decides which models go."""
 
-    def request(self, request: Request) -> bool:
-        """Whether the model was there; it is now."""
+    def request(self, request: Request) -> int:
+        """Bytes of the model that weren't there; they are now."""
 
 
 def requests(month: Month) -> Iterator[Request]:
@@ -67,38 +70,60 @@ def capacity(month: Month) -> int:
     return int(month.share * sum(dice.lognormvariate(3.2, 0.9) * 1e9 for _ in range(month.models)))
 
 
+Others = Callable[["Ours", str], bool]
+
+
 class Ours:
     """The decider of a node."""
 
-    def __init__(self, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int, others: Others | None = None) -> None:
+        """An empty cache. `others`: whether another node has all of a model; None: there are none."""
         self._capacity = capacity_bytes
+        self._others = others
         self._sizes: dict[str, int] = {}
+        self._whole: set[str] = set()
         self._uses: dict[str, Uses] = {}
         self._level = 0.0
         self._filled = 0
 
-    def request(self, request: Request) -> bool:
+    def has(self, key: str) -> bool:
+        """Whether all of a model is here."""
+        return key in self._whole
+
+    def request(self, request: Request) -> int:
         """See `Cache`."""
-        had = request.key in self._sizes
-        if not had:
-            self._make_room(request.size_bytes)
+        missing = request.size_bytes - self._sizes.get(request.key, 0)
+        if missing:
+            self._make_room(missing, request)
             self._sizes[request.key] = request.size_bytes
-            self._filled += request.size_bytes
+            self._whole.add(request.key)
+            self._filled += missing
         before = self._uses.get(request.key, Uses())
         self._uses[request.key] = used(before, self._level, request.at)
-        return had
+        return missing
 
-    def _make_room(self, size_bytes: int) -> None:
+    def _make_room(self, size_bytes: int, comes: Request) -> None:
         over = self._filled + size_bytes - self._capacity
         if over <= 0:
             return
         models = [
-            Candidate(key, {key: size}, self._uses[key], COST_STORAGE)
-            for key, size in self._sizes.items()
+            self._candidate(key, size) for key, size in self._sizes.items() if key != comes.key
         ]
-        for victim in plan(models, over).victims:
-            self._filled -= self._sizes.pop(victim.digest)
-            self._level = max(self._level, victim.value)
+        for victim in plan(models, over, now=comes.at).victims:
+            self._filled -= victim.bytes_freed
+            self._whole.discard(victim.digest)
+            if victim.bytes_left:
+                self._sizes[victim.digest] = victim.bytes_left
+            else:
+                del self._sizes[victim.digest]
+                self._level = max(self._level, victim.value)
+
+    def _candidate(self, key: str, size: int) -> Candidate:
+        if self._others is None:
+            return Candidate(key, {key: size}, self._uses[key], COST_STORAGE)
+        there = self._others(self, key)
+        cost = COST_PEER if there else COST_STORAGE
+        return Candidate(key, {key: size}, self._uses[key], cost, last_copy=not there)
 
 
 class Lru:
@@ -109,17 +134,16 @@ class Lru:
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._filled = 0
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: Request) -> int:
         """See `Cache`."""
-        had = request.key in self._sizes
-        if had:
+        if request.key in self._sizes:
             self._sizes.move_to_end(request.key)
-            return True
+            return 0
         while self._sizes and self._filled + request.size_bytes > self._capacity:
             self._filled -= self._sizes.popitem(last=False)[1]
         self._sizes[request.key] = request.size_bytes
         self._filled += request.size_bytes
-        return False
+        return request.size_bytes
 
 
 class GreedyDualSize:
@@ -133,7 +157,7 @@ class GreedyDualSize:
         self._level = 0.0
         self._filled = 0
 
-    def request(self, request: Request) -> bool:
+    def request(self, request: Request) -> int:
         """See `Cache`."""
         had = request.key in self._sizes
         if not had:
@@ -146,7 +170,7 @@ class GreedyDualSize:
         worth = 1.0 if self._by_bytes else 1e9 / request.size_bytes
         self._values.pop(request.key, None)  # of equals the one used longest ago goes
         self._values[request.key] = self._level + worth
-        return had
+        return 0 if had else request.size_bytes
 
 
 class Figures(NamedTuple):
@@ -161,10 +185,11 @@ def play(month: Month, cache: Cache) -> Figures:
     seen: set[str] = set()
     hits = again = 0
     for request in requests(month):
-        if cache.request(request):
+        missing = cache.request(request)
+        if not missing:
             hits += 1
         elif request.key in seen:
-            again += request.size_bytes
+            again += missing
         seen.add(request.key)
     return Figures(hits / month.requests, again)
 
@@ -179,6 +204,51 @@ def compare(month: Month) -> dict[str, Figures]:
         "GreedyDual-Size(bytes)": GreedyDualSize(room, by_bytes=True),
     }
     return {name: play(month, cache) for name, cache in caches.items()}
+
+
+class PoolFigures(NamedTuple):
+    """How a pool of caches did."""
+
+    hits: float  # share of requests that found all of the model on their node
+    storage_bytes: int  # read again, though some node had them before
+    peer_bytes: int
+
+
+def play_pool(month: Month, nodes: int, *, last_goes_last: bool) -> PoolFigures:
+    """One month of several nodes, which together have the month's share of the models."""
+
+    def others(asking: Ours, key: str) -> bool:
+        return any(cache.has(key) for cache in caches if cache is not asking)
+
+    class Forgetful(Ours):
+        def _candidate(self, key: str, size: int) -> Candidate:
+            return super()._candidate(key, size)._replace(last_copy=False)
+
+    kind = Ours if last_goes_last else Forgetful
+    caches = [kind(capacity(month) // nodes, others) for _ in range(nodes)]
+    dice, seen = random.Random(month.seed), set[str]()
+    hits = storage = peers = 0
+    for request in requests(month):
+        node = dice.choice(caches)
+        there = others(node, request.key)
+        missing = node.request(request)
+        if not missing:
+            hits += 1
+        elif there:
+            peers += missing
+        elif request.key in seen:
+            storage += missing
+        seen.add(request.key)
+    return PoolFigures(hits / month.requests, storage, peers)
+
+
+def pool_lines(month: Month, nodes: int) -> Iterator[str]:
+    """The pool's month as a table."""
+    yield f"{f'{nodes} nodes':24} {'hits':>7} {'storage':>10} {'peers':>10}"
+    for name, rule in (("the last copy goes last", True), ("as any", False)):
+        found = play_pool(month, nodes, last_goes_last=rule)
+        storage, peers = found.storage_bytes / 1e12, found.peer_bytes / 1e12
+        yield f"{name:24} {found.hits:7.1%} {storage:7.2f} TB {peers:7.2f} TB"
 
 
 def lines(month: Month) -> Iterator[str]:

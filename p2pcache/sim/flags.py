@@ -45,6 +45,7 @@ def parse(argv: list[str], about: str) -> tuple[argparse.Namespace, Storm | None
     month.add_argument(
         "--share", type=float, default=0.2, help="of all models that fits into the cache"
     )
+    month.add_argument("--nodes", type=_count, default=8, help="of the pool that shares it")
     month.add_argument("--zipf", type=float, default=0.9, help="exponent of the popularity")
     month.add_argument("--seed", type=int, default=1)
     pool = commands.add_parser("pool", help="models that are kept while nodes are lost and come")

@@ -3,7 +3,7 @@
 import pytest
 
 from p2pcache.sim.__main__ import main
-from p2pcache.sim.cache_month import Month, capacity, compare, requests
+from p2pcache.sim.cache_month import Month, capacity, compare, play_pool, requests
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -15,6 +15,12 @@ def test_fewer_bytes_are_fetched_again(seed: int, share: float) -> None:
     for name, figures in found.items():
         assert ours.again_bytes <= 1.05 * figures.again_bytes, name
     assert ours.again_bytes < found["LRU"].again_bytes
+
+
+def test_storage_is_read_less_where_the_last_copy_goes_last() -> None:
+    month = Month(models=60, requests=1000, share=0.6)
+    last, as_any = (play_pool(month, 4, last_goes_last=rule) for rule in (True, False))
+    assert last.storage_bytes < as_any.storage_bytes
 
 
 def test_the_month_is_what_it_says() -> None:
@@ -31,5 +37,5 @@ def test_the_month_is_what_it_says() -> None:
 def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["month", "--models", "20", "--requests", "200"]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 5
+    assert out.count("\n") == 8
     assert "GreedyDual-Size(bytes)" in out
