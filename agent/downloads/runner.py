@@ -72,8 +72,9 @@ class DownloadRunner:
             return
         download.noted = True
         now, swarm = self._context.now(), download.swarm
+        action, ref = download.action, download.ref
         self._journal.record(
-            download.action, ref=str(download.ref), digest=swarm.digest,
+            action, ref=ref.short if action == "keep" else str(ref), digest=swarm.digest,
             size_bytes=download.bytes_total if download.whole else swarm.bytes_done,
             seconds=now - download.started, sources=download.sources(),
             error=download.error, report=download.report(now),

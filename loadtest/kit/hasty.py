@@ -14,9 +14,13 @@ from p2pcache.tracker.pool import keeping
 SECONDS = 3.0
 
 if __name__ == "__main__":
-    room.FRESH_S = SECONDS  # a model that was just used may go
-    room.LOOK_S = 1.0
-    keeps.LONGEST_S = SECONDS  # what couldn't be kept is tried again
-    keeper.REFUSED_S = SECONDS
-    keeping.READ_S = SECONDS  # a tag that moved is followed
+    for module, name in (
+        (room, "FRESH_S"),  # a model that was just used may go
+        (room, "LOOK_S"),
+        (keeps, "LONGEST_S"),  # what couldn't be kept is tried again
+        (keeper, "REFUSED_S"),
+        (keeping, "READ_S"),  # a tag that moved is followed
+    ):
+        assert hasattr(module, name)
+        setattr(module, name, SECONDS)
     sys.exit(main())

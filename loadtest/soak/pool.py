@@ -23,6 +23,7 @@ from pathlib import Path
 
 from loadtest.kit.daemons import exit_on_signals, wait_until
 from loadtest.soak.jobs import Jobs, Stuck
+from loadtest.soak.pool_checks import half_shown, lost, pinned_away, unkept
 from loadtest.soak.pool_plan import AGENTS, NAMES, Step, steps
 from loadtest.soak.pool_scene import PoolScene
 from loadtest.soak.watch import disk_bytes, held_deleted
@@ -71,6 +72,7 @@ class PoolSoak(Jobs):
 
     def _act(self, step: Step) -> None:
         self.let_pass(step.wait_s)
+        step = self.scene.with_living(step)
         self.note(str(step))
         thread = self.spawn(f"{step.flow} {step.agent} {step.name}", self.scene.flow(step))
         if step.victim:
@@ -90,15 +92,15 @@ class PoolSoak(Jobs):
         self.do_what_waits()
         scene.heal()
         self.all_ended(DEADLINE_S)
-        self._found("lost", scene.lost())
-        self._found("pinned", scene.pinned_away())
+        self._found("lost", lost(scene))
+        self._found("pinned", pinned_away(scene))
         scene.forget_copies()
         self._undrain()
         self._true_again()
-        self._found("lost", scene.lost())
+        self._found("lost", lost(scene))
         for number in range(AGENTS):
             self._proved(number)
-            self.note(f"trees {number}", scene.half_shown(number))
+            self.note(f"trees {number}", half_shown(scene.agents[number], scene.sources))
         self._without_storage()
         if self._rests % EMPTY_EVERY == 0:
             self._empty()
@@ -118,9 +120,9 @@ class PoolSoak(Jobs):
     def _true_again(self) -> None:
         began = time.monotonic()
         try:
-            wait_until(lambda: not self.scene.unkept(), KEPT_S, 0.3)
+            wait_until(lambda: not unkept(self.scene.agents[0]), KEPT_S, 0.3)
         except TimeoutError:
-            self._found(f"not kept after {KEPT_S:.0f} s", self.scene.unkept())
+            self._found(f"not kept after {KEPT_S:.0f} s", unkept(self.scene.agents[0]))
         self.note("kept", f"after {time.monotonic() - began:.1f} s")
 
     def _proved(self, number: int) -> None:
@@ -177,7 +179,7 @@ class PoolSoak(Jobs):
                         agent.client.end_holds(row["name"])
                 scene.pins.begin(thing)
                 scene.pins.end(thing, "", outcome=True)
-        self._found("lost", scene.lost())
+        self._found("lost", lost(scene))
         for number in range(AGENTS):
             self._returned(number)
 

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +15,7 @@ from loadtest.kit.cluster import Agent, Cluster
 from loadtest.kit.daemons import P2PCACHE, wait_until
 from loadtest.kit.models import check_tree, make_model
 from loadtest.soak.ledger import Ledger
+from loadtest.soak.pool_checks import half_shown, is_whole, wish_of
 from loadtest.soak.pool_plan import AGENTS, MODEL_BYTES, NAMES, Step
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import (
@@ -28,8 +30,6 @@ from p2pcache.errors import (
     Unreachable,
 )
 from p2pcache.io.files.indexing import index_directory
-from p2pcache.io.intents.in_origin import Intents
-from p2pcache.io.origins import open_origin
 
 QUOTA = "48MiB"  # all models together take some 20 MiB, in all versions more than twice that
 GRACE_S = 4.0  # a node that is dead for longer loses its places
@@ -58,7 +58,7 @@ class PoolScene:
             str, Path
         ] = {}  # by manifest digest: all that was ever pushed, or begun to be
         self.pins, self.wishes = Ledger(), Ledger()
-        self._whole: set[Hashable] = (
+        self.whole: set[Hashable] = (
             set()
         )  # pins of models that were whole here when they were pinned
         self._commands: dict[int, subprocess.Popen[bytes]] = {}  # by thread
@@ -100,6 +100,13 @@ class PoolScene:
         """What a step does, on a thread of its own."""
         work: Callable[[Step], str] = getattr(self, f"_{step.flow}")
         return lambda: self._judged(work, step)
+
+    def with_living(self, step: Step) -> Step:
+        """The step with an agent that answers, if one does: its own, or the next."""
+        for number in range(step.agent, step.agent + AGENTS):
+            if self.agents[number % AGENTS].answers():
+                return replace(step, agent=number % AGENTS)
+        return step
 
     def _judged(self, work: Callable[[Step], str], step: Step) -> str:
         try:
@@ -162,8 +169,8 @@ class PoolScene:
         def pin() -> None:
             with self._locks[step.agent]:
                 client.pin(ref, f"p{step.name}", 0.0)
-                if _is_whole(self.agents[step.agent], ref):
-                    self._whole.add(thing)
+                if is_whole(self.agents[step.agent], ref):
+                    self.whole.add(thing)
 
         return self._change(self.pins, thing, "there", pin)
 
@@ -172,7 +179,7 @@ class PoolScene:
         client = self.agents[step.agent].client
 
         def unpin() -> None:
-            self._whole.discard(thing)
+            self.whole.discard(thing)
             client.unpin(name_of(step.name))
 
         return self._change(self.pins, thing, "", unpin)
@@ -312,27 +319,17 @@ class PoolScene:
                 return "it was dead"
             daemon.kill()
         self.kills[f"{step.flow}: {step.victim}"] += 1
-        return self.half_shown(step.agent) if step.victim == "agent" else "killed"
+        return (
+            half_shown(self.agents[step.agent], self.sources)
+            if step.victim == "agent"
+            else "killed"
+        )
 
     def revive(self, step: Step) -> None:
         """Start the victim of a step again."""
         daemon = self.cluster.tracker if step.victim == "tracker" else self.agents[step.agent]
         if step.victim != "command" and not daemon.alive:
             daemon.start(wait=False)
-
-    def half_shown(self, number: int) -> str:
-        """Whether each tree that an agent left is whole."""
-        models = self.agents[number].cache_dir / "models"
-        trees = [path for path in models.glob("*/*/@*") if not path.parent.name.startswith(".")]
-        for tree in trees:
-            source = self.sources.get(tree.name[1:])
-            if source is None:
-                return f"BROKEN {tree} is no model that anybody pushed"
-            try:
-                check_tree(tree, source)
-            except AssertionError as error:
-                return f"BROKEN half a model is shown: {error}"
-        return f"killed; {len(trees)} trees are whole"
 
     # -- rest --------------------------------------------------------------------------------------
 
@@ -343,67 +340,11 @@ class PoolScene:
                 daemon.start(wait=False)
         wait_until(lambda: all(agent.ready() for agent in self.agents), READY_S)
 
-    def lost(self) -> list[str]:
-        """The pins, holds and intents that aren't as they must be."""
-        found: dict[Hashable, str] = {}
-        for number, agent in enumerate(self.agents):
-            for row in agent.client.pins():
-                found[number, row["kind"], row["name"]] = "there"
-        wrong = self.pins.settle(found)
-        stored: dict[Hashable, str] = {}
-        with contextlib.closing(open_origin(self.cluster.origin)) as origin:
-            read = Intents(origin).read_all()
-        for ref, record in read.keeps.items():
-            stored[ref.short] = wish_of(
-                record.copies, record.nodes, whole=record.whole, everywhere=record.everywhere
-            )
-        for drain in read.drains.values():
-            stored[drain.name] = "drained"
-        wrong += [f"{key}: {why}" for key, why in read.bad.items()]
-        told = {row["ref"]: row for row in self.agents[0].client.keeps()["keeps"]}
-        if told.keys() != {ref.short for ref in read.keeps}:
-            wrong.append(f"the tracker keeps {sorted(told)}, storage says {sorted(read.keeps)}")
-        return wrong + self.wishes.settle(stored)
-
-    def pinned_away(self) -> list[str]:
-        """Models that are pinned on a node and were whole there, and aren't any more."""
-        return [
-            f"agent {number}: {row['ref']} is pinned and isn't here any more"
-            for number, agent in enumerate(self.agents)
-            for row in agent.client.pins()
-            if (number, row["kind"], row["name"]) in self._whole
-            and not _is_whole(agent, row["ref"])
-        ]
-
     def forget_copies(self) -> None:
         """Remove what was pulled into directories; no command runs."""
         shutil.rmtree(self.root / "copies", ignore_errors=True)
-
-    def unkept(self) -> list[str]:
-        """What is kept and isn't true yet."""
-        try:
-            told = self.agents[0].client.keeps()
-        except P2PCacheError as error:
-            return [str(error)]
-        return [
-            f"{row['ref']} {row['wish']}: {row['state']}, {row['missing_bytes']} bytes missing, {row['refused']} "
-            f"{row['trouble']}"
-            for row in told["keeps"] if row["state"] != "kept" or row["trouble"]
-        ]  # fmt: skip
-
-
-def _is_whole(agent: Agent, ref: str) -> bool:
-    return any(row["complete"] and ref in row["refs"] for row in agent.client.models())
 
 
 def name_of(number: int) -> str:
     """The name of one of the models."""
     return f"pool/m{number % NAMES}:prod"
-
-
-def wish_of(
-    copies: int = 0, nodes: str = "", *, whole: bool = False, everywhere: bool = False
-) -> str:
-    """A wish, to be compared."""
-    kind = "whole" if whole or everywhere else "parts"
-    return f"{copies} {kind} {'all' if everywhere else ''} {nodes}".strip()

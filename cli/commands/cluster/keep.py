@@ -134,7 +134,7 @@ def _show(row: dict[str, Any]) -> None:
         who = refused.get("name") or refused.get("node")
         emit(clean(f"refused  {who}: {refused.get('why')} {refused.get('detail', '')}".rstrip()))
     for repair in row.get("repairs", ())[:REPAIRS]:
-        emit(f"repaired {_repair(repair)}")
+        emit(_repair(repair))
     if row.get("state") == "waiting":
         note("note: the tracker is new, and waits for nodes that may only be away")
     if row.get("trouble"):
@@ -161,8 +161,8 @@ def _repair(repair: dict[str, Any]) -> str:
         max(0.0, (repair.get("ended") or time.time()) - repair.get("began", 0.0))
     )
     if not repair.get("ended"):
-        return f"for {took} now, {format_bytes(repair.get('bytes', 0))} moved"
-    return f"{_ended(repair)} moved in {took}"
+        return f"repair   goes on since {took}, {format_bytes(repair.get('bytes', 0))} moved until now"
+    return f"repaired {_ended(repair)} moved in {took}"
 
 
 def copies_of(row: dict[str, Any]) -> str:

@@ -61,10 +61,8 @@ def read_only(_place: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    @contextlib.contextmanager
-    def refuse_rows(*_: Any) -> Iterator[None]:
+    def refuse_rows(*_: Any) -> None:
         raise NotAllowed("agent.db: attempt to write a readonly database")
-        yield
 
     with patch.context() as patched:
         for step in STEPS:

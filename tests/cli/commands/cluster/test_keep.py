@@ -46,7 +46,7 @@ def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any
         "missing  500 MB of copies that are to be made",
         "         no node has room for 3 parts of it",
         "refused  n1: no_space the disk?[31m is full",
-        "repaired for 10s now, 1.00 GB moved",
+        "repair   goes on since 10s, 1.00 GB moved until now",
         "repaired 1m00s ago, 2.00 GB moved in 30s",
     ]
 
