@@ -161,7 +161,9 @@ def _repair(repair: dict[str, Any]) -> str:
         max(0.0, (repair.get("ended") or time.time()) - repair.get("began", 0.0))
     )
     if not repair.get("ended"):
-        return f"repair   goes on since {took}, {format_bytes(repair.get('bytes', 0))} moved until now"
+        return (
+            f"repair   goes on since {took}, {format_bytes(repair.get('bytes', 0))} moved until now"
+        )
     return f"repaired {_ended(repair)} moved in {took}"
 
 

@@ -68,17 +68,17 @@ class KeptOrders:
         return known.ordered if known is not None else 0
 
     def shown(self, digest: str) -> tuple[str, Ref | None]:
-        """Is it a "part" that is ordered, or the "whole", and what does the order call it; ("", None): none is."""
+        """Is it a "part" that is ordered, or the "whole", or ""; and what the order calls it, or called it."""
         known = self._models.get(digest)
-        if known is None or not known.ordered:
+        if known is None:
             return "", None
-        return "whole" if known.whole else "part", known.ref._replace(digest=None)
+        kind = "" if not known.ordered else "whole" if known.whole else "part"
+        return kind, known.ref._replace(digest=None)
 
     def named(self, ref: Ref) -> str | None:
-        """The digest that a tag means in the orders; None: none has it."""
-        return next(
-            (d for d, k in self._models.items() if k.ref.tag_key == ref.tag_key and k.ordered), None
-        )
+        """The digest that a tag means in the orders, or meant in those of which something is left."""
+        found = [k for k in self._models.values() if k.ref.tag_key == ref.tag_key]
+        return next((k.digest for k in sorted(found, key=lambda k: not k.ordered)), None)
 
     @property
     def reasons(self) -> dict[str, str]:

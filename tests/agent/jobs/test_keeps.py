@@ -169,6 +169,26 @@ async def test_what_a_client_pulled_meanwhile_stays(tmp_path: Path) -> None:
         assert (told["complete"], told["kept"]) == (True, "")
 
 
+async def test_what_is_pinned_stays_when_its_order_ends(tmp_path: Path) -> None:
+    """Also a part that has its name from the order alone."""
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, (0, 8)))
+        await until_has(app, layout, span(0, 8))
+        async with client(app) as session:
+            wish = {"ref": REF, "name": "prod"}
+            async with session.post("/v1/pins", json=wish) as answer:
+                assert answer.status == 200
+            await tell(app, generation=2)
+            await app.keeps._look()
+            assert has(app, layout) == span(0, 8)
+            assert (await row(app))["ref"] == REF
+            async with session.delete(f"/v1/pins?ref={REF}") as answer:
+                assert answer.status == 200
+        await app.keeps._look()
+        await until(lambda: not has(app, layout))
+
+
 async def test_a_whole_model_is_shown_as_by_a_warm_and_goes_when_it_is_ordered_no_more(
     tmp_path: Path,
 ) -> None:
