@@ -211,6 +211,7 @@ async def test_storage_that_has_forgotten_all_intents_ends_none(
 ) -> None:
     """A share that isn't mounted is an empty directory."""
     monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
+    (tmp_path / "share").mkdir()
     digest, _ = publish(tmp_path / "share", files=FILES)
     a = Keeper(1)
     async with tracker(tmp_path / "share") as one, members(one, a):
