@@ -177,6 +177,7 @@ class PoolSoak(Jobs):
                 else:
                     with contextlib.suppress(NotFound):
                         agent.client.end_holds(row["name"])
+                scene.whole.discard(thing)
                 scene.pins.begin(thing)
                 scene.pins.end(thing, "", outcome=True)
         self._found("lost", lost(scene))
