@@ -224,6 +224,10 @@ class RoomMaker:
         store, began = self._context.store, time.monotonic()
         known = await pools.STEPS.run(store.model_info, victim.digest)
         name = _name(known) if known is not None else ""
+        claims = await pools.STEPS.run(lambda: room.claimed(store, time.time(), ordered=False))
+        if victim.digest in claims:  # since it was chosen: others went first, which takes time
+            log.info("%s isn't evicted: %s", name, claims[victim.digest])
+            return 0
         try:
             freed = await self._evict_part(victim) if victim.bytes_left else 0
             if not freed:

@@ -99,6 +99,27 @@ async def test_the_last_victim_keeps_what_may_stay_is_served_and_comes_back(
         )
 
 
+async def test_what_is_pinned_while_others_go_stays(
+    tmp_path: Path, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agent(tmp_path, origin=origin, cache_quota="64MiB") as app:
+        for name in ("m0", "m1"):
+            assert (await pull(app, f"team/{name}:v1"))["event"] == "done"
+        evicting = app.room._evict
+
+        async def slowly(victim: Any) -> int:
+            freed = await evicting(victim)
+            async with client(app) as session:
+                wish = {"ref": "team/m1:v1", "name": "prod"}
+                async with session.post("/v1/pins", json=wish) as answer:
+                    assert answer.status == 200
+            return freed
+
+        monkeypatch.setattr(app.room, "_evict", slowly)
+        assert (await evict(app, to_bytes=0))[0] == 200
+        assert await states(app) == {"m0": "remote", "m1": "complete"}
+
+
 async def test_without_a_quota_nothing_goes(tmp_path: Path, origin: str) -> None:
     async with agent(tmp_path, origin=origin) as app:
         assert (await pull(app, "team/m0:v1"))["event"] == "done"
