@@ -25,8 +25,10 @@ FREE = {
     "counters",
 }  # their keys are data
 # What a run of a minute doesn't bring about: storage in trouble, a pull stuck or among peers, a refusal.
+REPAIR = {"began_at", "ended_at"}  # nothing was missing yet
 RARE = {
-    "nodes": {"gone_s", "lost"}, "keep": {"node", "name", "why", "detail"},
+    "nodes": {"gone_s", "lost"}, "keep": {"node", "name", "why", "detail", *REPAIR}, "keep --list": REPAIR,
+    "ls --cluster": REPAIR,
     "explain": {"address", "useful", "asked", "load", "slow", "rests_s", "delivers", "story", "node", "eta_node"},
     "warm --replicas": {"code", "message", "complete"}, "resolved": {"trouble"}, "progress": {"trouble"},
     "waiting": {"trouble"}, "done of pull": {"node", "eta_node"},
