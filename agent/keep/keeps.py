@@ -52,6 +52,7 @@ class Keeps:
         self._looking = asyncio.Lock()
         self._fetching: set[str] = set()
         self._retry: dict[str, tuple[float, float]] = {}  # when to try again, and the pause before
+        self._write_at = -inf
         self._swept: set[str] = set()  # what a crash may have left of these is gone
 
     def start(self) -> None:
@@ -101,6 +102,14 @@ class Keeps:
                 except P2PCacheError as error:
                     log.warning("keeping %s: %s", kept.ref.short, error)
             self._rows.tell_changes(self._context.store.orders.all_kept())
+            await self._write_again()
+
+    async def _write_again(self) -> None:
+        """Write the list down that a full disk refused: after a restart it would be another."""
+        now, orders = self._context.now(), self._context.store.orders
+        if orders.unwritten and now >= self._write_at:
+            self._write_at = now + AGAIN_S
+            await pools.STEPS.run(orders.write_again)
 
     async def _see_to(self, kept: KeptModel) -> None:
         model = await self._model(kept.digest)

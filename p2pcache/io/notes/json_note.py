@@ -26,8 +26,8 @@ def read_page(path: Path, kind: type[Page]) -> Page | None:
         return None
 
 
-def write_page(path: Path, page: bytes) -> None:
-    """Write an encoded page atomically. Blocking; errors are logged."""
+def write_page(path: Path, page: bytes) -> bool:
+    """Write an encoded page atomically; returns whether that was done. Blocking; errors are logged."""
     fresh = path.with_name(path.name + ".new")
     try:
         fresh.write_bytes(page)
@@ -36,3 +36,5 @@ def write_page(path: Path, page: bytes) -> None:
         log.warning("can't write %s: %s", path, error.strerror)
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
+        return False
+    return True

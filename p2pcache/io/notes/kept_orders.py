@@ -39,6 +39,7 @@ class KeptOrders:
 
     def __init__(self, path: Path) -> None:
         """Read the note of an earlier process."""
+        self.unwritten = False  # the disk refused the last list
         self._path = path
         self._lock = threading.Lock()
         page = read_page(path, _Page)
@@ -103,9 +104,14 @@ class KeptOrders:
                 del self._models[known.digest]
             self._write()
 
+    def write_again(self) -> None:
+        """Write what the disk refused."""
+        with self._lock:
+            self._write()
+
     def _write(self) -> None:
         rows = [
             _Row(str(k.ref), format(k.ordered, "x"), k.whole, k.brought, format(k.leaving, "x"), k.shown_at)
             for k in self._models.values()
         ]  # fmt: skip
-        write_page(self._path, msgspec.json.encode(_Page(FORMAT, rows)))
+        self.unwritten = not write_page(self._path, msgspec.json.encode(_Page(FORMAT, rows)))

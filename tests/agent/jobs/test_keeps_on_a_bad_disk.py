@@ -20,6 +20,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.errors import NotAllowed
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.disk.sqlite_file import SqliteFile
+from p2pcache.io.notes.kept_orders import FILE, KeptOrders
 from tests.agent.jobs.test_keeps import MB, has, order, span, tell, until_has
 from tests.agent.jobs.warm_kit import cluster, get, until
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -148,6 +149,9 @@ async def test_orders_are_carried_out_when_the_disk_is_well_again(
                     why
                 )
             await until_has(app, layout, span(0, half))
+            await until(lambda: not app.store.orders.unwritten)
+            after_a_restart = KeptOrders(place / "cache" / FILE).all_kept()
+            assert after_a_restart == app.store.orders.all_kept()
             await tell(app, order(layout, (0, count)), generation=2)  # a repair: more is to be here
             await until(lambda: has(app, layout) != span(0, half))
             with fault(place, monkeypatch):  # in the middle of it
