@@ -53,8 +53,8 @@ class ObjectInfo(NamedTuple):
 class Readable(Protocol):
     """The source of an upload, read once, in order."""
 
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; b"" at the end."""
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read some bytes into `buffer`; 0 at the end."""
 
 
 class Body(ABC):

@@ -122,15 +122,15 @@ class FileOrigin(Origin):
     ) -> None:
         """As `Origin.put_file`."""
         with self._errors(key), self._folder.staged() as (staging, name, fd):
-            done = 0
+            done, buffer = 0, memoryview(bytearray(min(_COPY_BYTES, size)))
             while done < size:
-                piece = source.read(min(_COPY_BYTES, size - done))
-                if not piece:
+                count = source.readinto(buffer[: size - done])
+                if not count:
                     raise IntegrityError(f"the source of {key} ended after {done} of {size} bytes")
-                _write(fd, piece)
-                done += len(piece)
+                _write(fd, buffer[:count])
+                done += count
                 if progress is not None:
-                    progress(len(piece))
+                    progress(count)
             os.fsync(fd)
             self._publish(key, staging, name)
 
@@ -245,7 +245,7 @@ class _FileBody(Body):
             self._fd = -1
 
 
-def _write(fd: int, data: bytes) -> None:
+def _write(fd: int, data: bytes | memoryview) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

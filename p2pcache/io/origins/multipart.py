@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
@@ -21,13 +21,13 @@ _SMALL_BYTES = 1024 * 1024  # uploads up to this size need no slot: their memory
 class Calls(Protocol):
     """Calls of the storage for one key. They raise our errors and retry nothing."""
 
-    def whole(self, data: bytes) -> None:
+    def whole(self, data: bytearray) -> None:
         """Put the object in one piece."""
 
     def create(self) -> str:
         """Begin an upload; returns its id."""
 
-    def part(self, upload: str, number: int, data: bytes) -> str:
+    def part(self, upload: str, number: int, data: bytearray) -> str:
         """Send part `number` (from 1); returns its tag."""
 
     def complete(self, upload: str, tags: dict[int, str]) -> None:
@@ -41,12 +41,44 @@ class Calls(Protocol):
 
 
 class Uploader:
-    """The threads that all uploads of one origin share: that bounds the parts in memory too."""
+    """The threads and buffers that all uploads of one origin share: that bounds the parts in memory too."""
 
     def __init__(self, parts: int) -> None:
         self.parts = parts
         self.slots = threading.Semaphore(parts)
         self.threads = ThreadPoolExecutor(parts, thread_name_prefix="s3-part")
+        self._lock = threading.Lock()
+        self._uploads = 0
+        self._buffers: list[
+            bytearray
+        ] = []  # of parts that were sent; kept while anything is uploaded
+
+    @contextlib.contextmanager
+    def uploading(self) -> Iterator[None]:
+        """Inside the block an object is uploaded."""
+        with self._lock:
+            self._uploads += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uploads -= 1
+                if not self._uploads:
+                    self._buffers.clear()
+
+    def take_buffer(self, size: int) -> bytearray:
+        """Memory for one part. Its holder has one of the slots."""
+        # Fresh memory costs more processor time than the bytes that are read into it.
+        with contextlib.suppress(IndexError):
+            if len(buffer := self._buffers.pop()) == size:
+                return buffer
+        return bytearray(size)
+
+    def keep_buffer(self, buffer: bytearray) -> None:
+        """A part was sent, or won't be."""
+        with self._lock:
+            if self._uploads:
+                self._buffers.append(buffer)
 
     def close(self) -> None:
         """Wait for running parts."""
@@ -74,13 +106,15 @@ class Multipart:
         part_bytes = part_size(size, part_bytes)
         if size <= part_bytes:
             with uploader.slots if size > _SMALL_BYTES else contextlib.nullcontext():
-                data = _read(source, size)
+                data = bytearray(size)
+                _fill(source, data)
                 self._policy.call(lambda: self._calls.whole(data))
             self._count(size)
             return
         upload = self._policy.call(self._calls.create)
         try:
-            self._send(uploader, upload, source, size, part_bytes)
+            with uploader.uploading():
+                self._send(uploader, upload, source, size, part_bytes)
             self._complete(upload, size)
         except BaseException:
             self._abort(upload)
@@ -94,12 +128,13 @@ class Multipart:
             for number, start in enumerate(range(0, size, part_bytes), 1):
                 uploader.slots.acquire()
                 try:
-                    data = _read(source, min(part_bytes, size - start))
+                    data = uploader.take_buffer(min(part_bytes, size - start))
+                    _fill(source, data)
                     future = uploader.threads.submit(self._part, upload, number, data)
                 except BaseException:
                     uploader.slots.release()
                     raise
-                future.add_done_callback(lambda _: uploader.slots.release())
+                future.add_done_callback(lambda _, data=data: _sent(uploader, data))  # type: ignore[misc]
                 running.add(future)
                 running = _raise_failed(running, timeout=0)
             while running:
@@ -109,7 +144,7 @@ class Multipart:
                 future.cancel()
             wait(running)  # an abort beside a running part would leave that part's bytes behind
 
-    def _part(self, upload: str, number: int, data: bytes) -> None:
+    def _part(self, upload: str, number: int, data: bytearray) -> None:
         tag = self._policy.call(lambda: self._calls.part(upload, number, data))
         with self._lock:
             self._tags[number] = tag
@@ -148,11 +183,15 @@ def _raise_failed(running: set[Future[None]], timeout: float | None) -> set[Futu
     return left
 
 
-def _read(source: Readable, size: int) -> bytes:
-    data = source.read(size)
-    while len(data) < size:
-        more = source.read(size - len(data))
-        if not more:
-            raise IntegrityError(f"the source ended {size - len(data)} bytes early; push again")
-        data += more
-    return data
+def _sent(uploader: Uploader, data: bytearray) -> None:
+    uploader.keep_buffer(data)
+    uploader.slots.release()
+
+
+def _fill(source: Readable, data: bytearray) -> None:
+    view = memoryview(data)
+    while view:
+        count = source.readinto(view)
+        if not count:
+            raise IntegrityError(f"the source ended {len(view)} bytes early; push again")
+        view = view[count:]

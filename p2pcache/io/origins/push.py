@@ -22,6 +22,7 @@ _LIST_FROM = 200  # blobs: for fewer, a listing of a full storage may cost more 
 _LIST_KEYS_EACH = 20  # keys listed at most for each blob; they cost a third of a request for it
 _LARGE_BYTES = 32 * 1024 * 1024  # from here a blob's own parts fill the link
 _LARGE_AT_ONCE = 2  # the next one starts while the last parts of the first end
+_SLICE_BYTES = 512 * 1024  # read and hashed at once: it is still in the processor's cache
 
 OpenBlob = Callable[[int], int]
 """From an index into `layout.blobs` to a descriptor, which the push closes."""
@@ -150,16 +151,21 @@ class ProvingSource:
         self._left, self._digest = next(self._chunks, (0, b""))
         self._hasher = blake3()
 
-    def read(self, size: int, /) -> bytes:
-        """At most `size` bytes; b"" at the end.
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Read some bytes into `buffer`; 0 at the end.
 
         Raises:
             IntegrityError: the file isn't what the layout says.
         """
-        data = os.pread(self._fd, min(size, self._size - self._offset), self._offset)
-        if not data and self._offset < self._size:
+        view = buffer[: min(_SLICE_BYTES, self._size - self._offset)]
+        count = os.preadv(self._fd, [view], self._offset)
+        if not count and self._offset < self._size:
             raise self._changed()
-        view = memoryview(data)
+        self._prove(view[:count])
+        self._offset += count
+        return count
+
+    def _prove(self, view: memoryview) -> None:
         while view:
             piece = view[: self._left]
             self._hasher.update(piece)
@@ -170,8 +176,6 @@ class ProvingSource:
                     raise self._changed()
                 self._left, self._digest = next(self._chunks, (0, b""))
                 self._hasher = blake3()
-        self._offset += len(data)
-        return data
 
     def _expected(self, blob: int) -> Iterator[tuple[int, bytes]]:
         for chunk in self._layout.blobs[blob].chunks:

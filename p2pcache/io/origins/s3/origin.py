@@ -44,6 +44,7 @@ from p2pcache.io.origins.retry import RetryPolicy
 from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
 from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
+from p2pcache.io.origins.s3.part_body import PartBody
 from p2pcache.io.origins.s3.presigned import Presigned
 
 log = logging.getLogger(__name__)
@@ -325,14 +326,15 @@ class _PartCalls:
         self._where = {"Bucket": bucket, "Key": full_key}
         self._key = key
 
-    def whole(self, data: bytes) -> None:
-        self._call("put_object", Body=data)
+    def whole(self, data: bytearray) -> None:
+        self._call("put_object", Body=PartBody(data))
 
     def create(self) -> str:
         return str(self._call("create_multipart_upload")["UploadId"])
 
-    def part(self, upload: str, number: int, data: bytes) -> str:
-        answer = self._call("upload_part", UploadId=upload, PartNumber=number, Body=data)
+    def part(self, upload: str, number: int, data: bytearray) -> str:
+        body = PartBody(data)
+        answer = self._call("upload_part", UploadId=upload, PartNumber=number, Body=body)
         return str(answer["ETag"])
 
     def complete(self, upload: str, tags: dict[int, str]) -> None:
