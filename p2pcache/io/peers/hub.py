@@ -21,6 +21,7 @@ from p2pcache.ids import NodeId, RunSet, format_node
 from p2pcache.io.peers.heard import Heard
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.ports import SwarmPort
+from p2pcache.io.peers.receive.control_reader import ControlReader
 from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
 from p2pcache.io.peers.transport.connection import Connection
 from p2pcache.io.peers.transport.workers import Inbox
@@ -115,6 +116,7 @@ class Hub:
         loop: asyncio.AbstractEventLoop,
         inbox: Inbox,
         receiver: ReceiveLoop,
+        reader: ControlReader,
         load: Callable[[], int],
         tls: Tls | None,
     ) -> None:
@@ -127,7 +129,8 @@ class Hub:
             limits: what peers may do.
             loop: the loop whose thread uses the hub.
             inbox: the way to that loop.
-            receiver: receives on all connections.
+            receiver: receives on the connections that we opened.
+            reader: receives on those that peers opened.
             load: uploads active and waiting, as HAVE messages say it.
             tls: our certificate; None: connections are plain TCP.
         """
@@ -138,6 +141,7 @@ class Hub:
         self.loop = loop
         self.inbox = inbox
         self.receiver = receiver
+        self.reader = reader
         self.load = load
         self.tls = tls
         self.swarms: dict[str, SwarmPort] = {}

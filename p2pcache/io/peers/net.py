@@ -27,6 +27,8 @@ from p2pcache.io.peers.hub import Hub
 from p2pcache.io.peers.liveness import Liveness
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
 from p2pcache.io.peers.protocol.ports import SwarmPort
+from p2pcache.io.peers.receive.control_reader import ControlReader
+from p2pcache.io.peers.receive.frame_parser import FrameParser
 from p2pcache.io.peers.receive.receive_loop import ReceiveLoop
 from p2pcache.io.peers.request.client_session import ClientSession
 from p2pcache.io.peers.serve.listener import Listener, bind
@@ -125,12 +127,13 @@ class PeerNet:
         inbox = Inbox(loop)
         threads = min(MAX_THREADS, max(2, os.cpu_count() or 2))
         writers = Workers(threads, "chunk-write")
+        parser = FrameParser(writers)
         uploads = Uploads(self._upload_settings, inbox, self._up)
         hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or join(bound[0], bound[1]),
-            receiver=ReceiveLoop(inbox, threads=threads, writers=writers, down=self._down, disk=self._disk),
-            load=lambda: uploads.load, tls=self._tls,
+            receiver=ReceiveLoop(inbox, parser, threads=threads, down=self._down, disk=self._disk),
+            reader=ControlReader(loop, parser), load=lambda: uploads.load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
         self._started = _Parts(hub, uploads, writers, listener, liveness)

@@ -1,4 +1,4 @@
-"""The receiving side of all connections: a few threads over one epoll.
+"""The receiving side of the connections that bring payload: a few threads over one epoll.
 
 A readable connection wakes one thread (EPOLLONESHOT). The thread reads, parses, hands payload to the
 writing threads, and arms the connection again. The event loop gets whole control frames and ends of
@@ -12,20 +12,16 @@ import os
 import select
 import socket
 import threading
-import time
 
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.errors import P2PCacheError, RemoteProtocolError
+from p2pcache.errors import RemoteProtocolError
 from p2pcache.io.peers.protocol.limits import TokenBucket
-from p2pcache.io.peers.protocol.wire import HEADER, HEADER_BYTES, Frame, Kind, check_header
-from p2pcache.io.peers.transport.connection import Connection, ParseState
-from p2pcache.io.peers.transport.incoming_chunk import IncomingChunk
-from p2pcache.io.peers.transport.workers import MAX_WAITING, Inbox, Slice, SlicePool, Workers
+from p2pcache.io.peers.protocol.wire import HEADER_BYTES, Frame
+from p2pcache.io.peers.receive.frame_parser import FrameParser, hand_over
+from p2pcache.io.peers.transport.connection import Connection
+from p2pcache.io.peers.transport.workers import MAX_WAITING, Inbox, SlicePool
 
 TURN_BYTES = 8 << 20  # read from one connection before the thread serves another
-# Frames without a rate limit here. BUSY and REFUSED each end a request of ours, which limits them already. A
-# REQUEST that is served costs the peer the time of its bytes; `serve.server_session` counts the others.
-UNCOUNTED = frozenset({Kind.BUSY, Kind.REFUSED, Kind.REQUEST})
 # Inside DATA a thread is woken for no less. Fewer bytes cost more CPU (docs/lab/0006-receive-threads.md), more are no
 # quicker, and on a slow link every connection would hold them in the kernel.
 LOWAT_BYTES = 512 << 10
@@ -40,19 +36,25 @@ class ReceiveLoop:
     """The receiving threads and their epoll."""
 
     def __init__(
-        self, inbox: Inbox, *, threads: int, writers: Workers, down: TokenBucket, disk: TokenBucket
+        self,
+        inbox: Inbox,
+        parser: FrameParser,
+        *,
+        threads: int,
+        down: TokenBucket,
+        disk: TokenBucket,
     ) -> None:
         """Start the threads.
 
         Args:
             inbox: the way to the loop.
+            parser: takes received bytes.
             threads: how many.
-            writers: threads that hash and write received bytes.
             down: rate of received bytes.
             disk: rate of writes to the cache, shared with the reads of the origin.
         """
         self._inbox = inbox
-        self._writers = writers
+        self._parser = parser
         self._down = down
         self._disk = disk
         self._slices = SlicePool(threads + MAX_WAITING)
@@ -140,62 +142,13 @@ class ReceiveLoop:
                 except BlockingIOError:
                     break
                 connection.heard = True
-                self._parse(connection, held.view[:count], held)
+                self._parser.parse_received(connection, held.view[:count], held)
                 left -= count
                 if count < want and channel.short_is_empty:
                     break  # most likely drained; if not, arming wakes us again
         finally:
             held.release()
         set_lowat(connection)
-
-    def _parse(self, connection: Connection, view: memoryview, held: Slice) -> None:
-        state = connection.state
-        at, end = 0, len(view)
-        while at < end:
-            if state.data is not None:
-                count = min(state.data.remaining, end - at)
-                connection.bytes_in += count
-                connection.heard_data_at = time.monotonic()
-                state.data.feed(view[at : at + count], held)
-                if not state.data.remaining:
-                    state.data = None
-            elif state.frame is not None:
-                count = min(state.frame[5] - len(state.body), end - at)
-                state.body += view[at : at + count]
-                _finish_frame(state)
-            else:
-                count = min(HEADER_BYTES - len(state.head), end - at)
-                state.head += view[at : at + count]
-                if len(state.head) == HEADER_BYTES:
-                    self._header(connection)
-            at += count
-
-    def _header(self, connection: Connection) -> None:
-        state = connection.state
-        header = HEADER.unpack(state.head)
-        state.head.clear()
-        kind, _flags, stream, number, chunk, length = header
-        check_header(kind, length, connection.accepts)
-        if kind == Kind.DATA:
-            state.data = self._reception(connection, stream, number, chunk, length)
-            return
-        if kind not in UNCOUNTED and not state.frame_rate.allow(time.monotonic()):
-            raise RemoteProtocolError("too many control frames")
-        state.frame = header
-        _finish_frame(state)
-
-    def _reception(
-        self, connection: Connection, stream: int, number: int, chunk: int, length: int
-    ) -> IncomingChunk:
-        incoming = connection.expected.get(number)
-        if incoming is None or incoming.stream != stream or incoming.next != chunk:
-            raise RemoteProtocolError("DATA that nobody asked for")
-        if length != incoming.layout.lengths[chunk]:
-            raise RemoteProtocolError(f"DATA of {length} bytes for a chunk of another length")
-        incoming.next += 1
-        if incoming.next == incoming.end:
-            connection.expected.pop(number, None)
-        return IncomingChunk(incoming, chunk, length, self._writers)
 
     def _arm(self, connection: Connection) -> None:
         with connection.gate:
@@ -207,21 +160,9 @@ class ReceiveLoop:
     def _report(
         self, connection: Connection, frames: list[Frame], error: Exception | None, pause: float
     ) -> None:
-        owner = connection.owner
-        try:
-            for frame in frames:
-                if not connection.open or owner is None:
-                    return
-                owner.handle(frame)
-        except P2PCacheError as wrong:
-            error = wrong
-        if not connection.open:
+        if not hand_over(connection, frames, error):
             return
-        if isinstance(error, P2PCacheError) and owner is not None:
-            owner.on_violation(error)
-        elif error is not None:
-            connection.close(Outcome.LOST, str(error), bye=False)
-        elif pause:
+        if pause:
             connection.paused = True
             self._inbox.loop.call_later(pause, self._resume, connection)
         else:
@@ -231,15 +172,6 @@ class ReceiveLoop:
         connection.paused = False
         connection.heard = True  # the silence was ours
         self._arm(connection)
-
-
-def _finish_frame(state: ParseState) -> None:
-    if state.frame is None or len(state.body) < state.frame[5]:
-        return
-    kind, flags, stream, a, b, _ = state.frame
-    state.frames.append(Frame(kind, flags, stream, a, b, bytes(state.body)))
-    state.frame = None
-    state.body.clear()
 
 
 def set_lowat(connection: Connection) -> None:

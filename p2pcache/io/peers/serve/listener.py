@@ -117,7 +117,7 @@ class Listener:
             oldest.close(Outcome.LOST, "too many connections without a handshake")
         connection = Connection(
             channel, hub.loop, hub.inbox, hub.limits,
-            accepts=wire.SERVER_GREETS, disarm=hub.receiver.unwatch,
+            accepts=wire.SERVER_GREETS, disarm=hub.reader.unwatch,
         )  # fmt: skip
         ServerSession(hub, self._uploads, connection)
-        hub.receiver.watch(connection)
+        hub.reader.watch(connection)
