@@ -41,15 +41,17 @@ class Inbox:
 
     def drain(self) -> None:
         """Make the calls that have gathered (loop's thread)."""
-        with self._lock:
-            self._woken = False
-        # Only the present ones: calls that are posted meanwhile get a wake-up of their own.
+        # Only the present ones. Those that are posted meanwhile come in the loop's next round; nothing has to wake it.
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
             try:
                 call(*args)
             except Exception:  # noqa: BLE001 - one bad call must not lose those behind it
                 _log.exception("a call from the data plane failed")
+        with self._lock:
+            again = self._woken = bool(self._calls)
+        if again:
+            self.loop.call_soon(self.drain)
 
 
 class Workers:
