@@ -58,6 +58,8 @@ class SwarmDriver:
         self._context = context
         self._settings = settings
         self._have = store.have_runs()
+        self._counted: RunSet = 0  # the runs whose bytes are in `_bytes_done`
+        self._bytes_done = 0
         self._work = WorkInFlight(context, store, self._read_ended)
         self._events: deque[e.Event] = deque()
         self._performing = False
@@ -117,9 +119,11 @@ class SwarmDriver:
     @property
     def bytes_done(self) -> int:
         """Bytes of proved runs."""
-        if self.complete:
-            return self.layout.total_bytes
-        return sum(self.layout.run_bytes[run] for run in bitset.members(self._have))
+        # Asked for many times a second: only what changed since is added up.
+        fresh, gone = self._have & ~self._counted, self._counted & ~self._have
+        self._counted = self._have
+        self._bytes_done += self._bytes(fresh) - self._bytes(gone)
+        return self._bytes_done
 
     @property
     def peer_count(self) -> int:
@@ -160,7 +164,7 @@ class SwarmDriver:
     def on_proved(self, runs: RunSet, source: e.Source) -> None:
         """Runs were proved without a command of the scheduler: by local copies or a push."""
         fresh = runs & ~self._have
-        self._count(source, sum(self.layout.run_bytes[run] for run in bitset.members(fresh)))
+        self._count(source, self._bytes(fresh))
         if self.scheduler is not None:
             self.post(e.RunsProved(fresh, source))
         else:
@@ -222,6 +226,9 @@ class SwarmDriver:
     def tell_tracker(self) -> None:
         """Send this swarm's state now, not with the next heartbeat."""
         self._context.told.beat(self, self._context.net.load)
+
+    def _bytes(self, runs: RunSet) -> int:
+        return sum(map(self.layout.run_bytes.__getitem__, bitset.members(runs)))
 
     def _runs(self, runs: tuple[RunIndex, ...]) -> RunSet:
         return bitset.of(run for run in runs if 0 <= run < self.layout.run_count)

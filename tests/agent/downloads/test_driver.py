@@ -1,6 +1,7 @@
 """The one timer of a driver, on the loop that the daemons run on."""
 
 import asyncio
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -54,3 +55,20 @@ def test_on_uvloop() -> None:
 
 async def test_on_asyncio() -> None:
     await timer()
+
+
+class Counting(SwarmDriver):
+    """A swarm of runs of 1, 2, 4 .. bytes that asks for nothing."""
+
+    def __init__(self) -> None:
+        self.layout: Any = SimpleNamespace(run_bytes=[1 << run for run in range(80)], run_count=80)
+        self._have = self._counted = self._bytes_done = 0
+
+
+def test_bytes_are_those_of_the_runs_that_are_here() -> None:
+    swarm, dice = Counting(), Random(1)
+    for _ in range(200):  # runs come, and some are lost
+        swarm._have ^= dice.getrandbits(80) if dice.random() < 0.2 else 1 << dice.randrange(80)
+        assert swarm.bytes_done == swarm._have
+    swarm._have = (1 << 80) - 1
+    assert swarm.bytes_done == sum(swarm.layout.run_bytes)
