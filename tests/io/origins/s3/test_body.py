@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from p2pcache.errors import OriginUnavailable, P2PCacheError
+from p2pcache.io.origins.s3 import body
 from p2pcache.io.origins.s3.body import WAKE_BYTES, S3Body
 
 SIZE = 4 * WAKE_BYTES + 12_345
@@ -29,6 +30,12 @@ class Way(NamedTuple):
 
 def translate(error: Exception) -> P2PCacheError:
     return OriginUnavailable(repr(error))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, bytes count as coming quickly."""
+    monkeypatch.setattr(body, "QUICK_S", 60.0)
 
 
 @pytest.fixture
@@ -71,8 +78,8 @@ def test_one_body_after_another_on_one_connection(opened: Callable[[], Way]) -> 
         sender = threading.Thread(target=way.server.sendall, args=(DATA[:SIZE],))
         sender.start()
         buffer, found = memoryview(bytearray(WAKE_BYTES + 1)), bytearray()
-        with way.body as body:
-            while count := body.readinto(buffer):
+        with way.body as reader:
+            while count := reader.readinto(buffer):
                 found += buffer[:count]
         sender.join()
         assert bytes(found) == DATA[:SIZE]
@@ -85,8 +92,8 @@ def test_quick_bytes_come_in_few_calls(opened: Callable[[], Way]) -> None:
     buffer, calls, came = memoryview(bytearray(SIZE)), 0, 0
     sender = threading.Thread(target=dribble, args=(way.server, SIZE))
     sender.start()
-    with way.body as body:
-        while count := body.readinto(buffer[: SIZE - came]):
+    with way.body as reader:
+        while count := reader.readinto(buffer[: SIZE - came]):
             calls, came = calls + 1, came + count
     sender.join()
     assert came == SIZE
@@ -100,12 +107,12 @@ def test_what_came_before_silence_is_kept(opened: Callable[[], Way]) -> None:
     sender = threading.Thread(target=dribble, args=(way.server, most))
     sender.start()
     came, lowats = 0, set()
-    with way.body as body:
+    with way.body as reader:
         while came < most:
-            came += body.readinto(buffer[: SIZE - came])
+            came += reader.readinto(buffer[: SIZE - came])
             lowats.add(lowat(way.client))
         with pytest.raises(OriginUnavailable):
-            body.readinto(buffer[: SIZE - came])
+            reader.readinto(buffer[: SIZE - came])
     sender.join()
     assert came == most
     assert max(lowats) > 1  # so it had waited for many
@@ -119,9 +126,25 @@ def test_an_early_end_is_noticed_at_once(opened: Callable[[], Way]) -> None:
     way.server.sendall(DATA[:most])
     way.server.shutdown(socket.SHUT_WR)
     came = 0
-    with way.body as body:
+    with way.body as reader:
         while came < most:
-            came += body.readinto(buffer[: SIZE - came])
+            came += reader.readinto(buffer[: SIZE - came])
         with pytest.raises(OriginUnavailable, match="ended"):
-            body.readinto(buffer[: SIZE - came])
+            reader.readinto(buffer[: SIZE - came])
     assert came == most
+
+
+def test_bytes_that_come_slowly_are_taken_as_they_come(
+    opened: Callable[[], Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "QUICK_S", 0.0)
+    way = opened()
+    sender = threading.Thread(target=dribble, args=(way.server, SIZE))
+    sender.start()
+    buffer, came = memoryview(bytearray(SIZE)), 0
+    with way.body:
+        while count := way.body.readinto(buffer[: SIZE - came]):
+            came += count
+            assert lowat(way.client) == 1
+    sender.join()
+    assert came == SIZE
