@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -23,10 +23,10 @@ from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.http.body_writer import BURST_BYTES, PIECE_BYTES, BodyWriter, FileBytes, Pace
 from p2pcache.io.models.store import Store
 
 RULE = Rule(Scope.PULL, "seen", "pull", cheap=True)  # of every call; the namespace is checked later
-PIECE_BYTES = 1 << 20  # of one read; larger ones only cost memory
 LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a chunk's time on a usual link
 REUSE_S = 2.0  # a moved tag is seen within this, as at the tracker; a client asks for hundreds of ranges of one file
 PUBLISH_S = 30.0  # between two publications of a complete model, each of which is a use: those within a minute are one
@@ -160,7 +160,7 @@ class ModelDoor:
         model: OpenModel,
         file: File,
         headers: dict[str, str],
-        pace: Callable[[int], float] | None = None,
+        pace: Pace | None = None,
     ) -> web.StreamResponse | None:
         """Answer with a file, as `send_parts` does."""
         return await self.send_parts(request, model, [Part(file)], headers, pace)
@@ -171,7 +171,7 @@ class ModelDoor:
         model: OpenModel,
         parts: Sequence[Part],
         headers: dict[str, str],
-        pace: Callable[[int], float] | None = None,
+        pace: Pace | None = None,
     ) -> web.StreamResponse | None:
         """Answer with parts behind one another, or with the range of them that the request wants; HEAD gets no body.
 
@@ -202,24 +202,30 @@ class ModelDoor:
         if request.method == "HEAD":
             await response.prepare(request)
             return response
+        body: BodyWriter | None = None
         try:
-            async with aclosing(self.stream(model, parts, *span)) as pieces:
+            async with aclosing(self._pieces(model, parts, *span)) as pieces:
                 async for piece in pieces:
-                    if not response.prepared:  # until the first byte an error is an answer
-                        await response.prepare(request)
-                    await response.write(piece)
-                    if pace is not None:
-                        await asyncio.sleep(pace(len(piece)))
+                    # Until the first byte an error is an answer.
+                    body = body or await BodyWriter.begin_body(request, response, pace)
+                    await (
+                        body.write_bytes(piece)
+                        if isinstance(piece, bytes)
+                        else body.write_file(piece)
+                    )
             if not response.prepared:
                 await response.prepare(request)
             await response.write_eof()
         except ConnectionError:
             pass  # the client has left
-        except P2PCacheError:
+        except (P2PCacheError, OSError):
             if not response.prepared:
                 raise
             if request.transport is not None:
                 request.transport.abort()
+        finally:
+            if body is not None:
+                body.close()
         return response
 
     async def stream(
@@ -230,8 +236,20 @@ class ModelDoor:
         Raises:
             P2PCacheError: they can't be fetched, or the disk can't read them.
         """
-        download, layout = model.download, model.layout
-        store = download.swarm.store
+        async with aclosing(self._pieces(model, parts, start, end)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, bytes):
+                    yield piece
+                    continue
+                for at in range(0, piece.length, PIECE_BYTES):
+                    count = min(PIECE_BYTES, piece.length - at)
+                    yield await pools.PULLS.run(piece.pread, at, count)
+
+    async def _pieces(
+        self, model: OpenModel, parts: Sequence[Part], start: int, end: int
+    ) -> AsyncGenerator[bytes | FileBytes, None]:
+        """As `stream`: bytes of the door's own, and where those of files can be read."""
+        download, store = model.download, model.download.swarm.store
         client = f"door-{next(self._count)}"
         complete = store.complete
         with download.client(model.ref):
@@ -239,7 +257,7 @@ class ModelDoor:
             try:
                 if not store.complete:
                     paths = [part.file.path for part in parts if part.file is not None]
-                    download.wish(client, await pools.WORK.run(runs_of, layout, paths))
+                    download.wish(client, await pools.WORK.run(runs_of, model.layout, paths))
                 position = 0
                 for part in parts:
                     first, last = max(start - position, 0), min(end - position, part.size)
@@ -249,15 +267,33 @@ class ModelDoor:
                     if part.file is None:
                         yield part.data[first:last]
                         continue
-                    for piece in _pieces(layout, part.file, first, last):
-                        if not store.has_chunk(piece.chunk):
-                            await self._arrived(download, piece.chunk)
-                        yield await pools.PULLS.run(_read, download, piece)
+                    async for piece in self._of_file(download, part.file, first, last):
+                        yield piece
             finally:
                 store.unpin()
                 download.forget_wish(client)
         if store.complete and download.ended.done() and self._is_due(model, complete=complete):
             await self._publish(model)
+
+    async def _of_file(
+        self, download: Download, file: File, start: int, end: int
+    ) -> AsyncGenerator[FileBytes, None]:
+        """Where a file's bytes can be read: those of many chunks at once, where they are here."""
+        store = download.swarm.store
+        here: list[_Piece] = []
+        size = 0
+        for piece in _pieces(download.swarm.layout, file, start, end):
+            proved = store.has_chunk(piece.chunk)
+            if here and (not proved or size + piece.length > BURST_BYTES):
+                for found in await pools.PULLS.run(_find, download, here):
+                    yield found
+                here, size = [], 0
+            if not proved:
+                await self._arrived(download, piece.chunk)
+            here.append(piece)
+            size += piece.length
+        for found in await pools.PULLS.run(_find, download, here):
+            yield found
 
     async def _arrived(self, download: Download, chunk: int) -> None:
         """Wait until a chunk is proved here."""
@@ -287,12 +323,30 @@ class ModelDoor:
         await self._downloads.publish_model(model.download, model.ref, model.generation)
 
 
-def _read(download: Download, piece: _Piece) -> bytes:
-    source = download.swarm.store.source(piece.chunk)  # hold it: it keeps the file open
-    data = os.pread(source.fd, piece.length, source.offset + piece.start)
-    if len(data) != piece.length:
-        raise NotFound("a file of the cache was cut short while it was read; read it again")
-    return data
+def _find(download: Download, pieces: Sequence[_Piece]) -> list[FileBytes]:
+    """Where pieces lie, those side by side as one; each file is compared with its proof.
+
+    Raises:
+        NotFound: one isn't here any more, or the disk can't read it.
+    """
+    store = download.swarm.store
+    found: list[FileBytes] = []
+    for piece in pieces:
+        source = store.source(piece.chunk)
+        at, length = source.offset + piece.start, piece.length
+        try:
+            os.pread(source.fd, 1, at)  # once the head is sent a refusal costs the connection
+        except OSError as error:
+            store.unreadable(piece.chunk)
+            raise NotFound(
+                f"the cache's disk failed to read a file ({error.strerror}); read it again"
+            ) from None
+        last = found[-1] if found else None
+        if last is not None and last.keeper is source.file and last.offset + last.length == at:
+            found[-1] = last._replace(length=last.length + length)
+        else:
+            found.append(FileBytes(source.fd, at, length, source.file))
+    return found
 
 
 def _pieces(layout: Layout, file: File, start: int, end: int) -> Iterator[_Piece]:
@@ -300,8 +354,8 @@ def _pieces(layout: Layout, file: File, start: int, end: int) -> Iterator[_Piece
     for chunk in layout.blobs[layout.blob_of_file[file.path]].chunks:
         length = layout.lengths[chunk]
         first, last = max(start - position, 0), min(end - position, length)
-        for offset in range(first, last, PIECE_BYTES):
-            yield _Piece(chunk, offset, min(PIECE_BYTES, last - offset))
+        for offset in range(first, last, BURST_BYTES):
+            yield _Piece(chunk, offset, min(BURST_BYTES, last - offset))
         position += length
         if position >= end:
             return
