@@ -88,7 +88,7 @@ class TorrentDoor:
         info_hash = _info_hash(request.rel_url.raw_query_string)
         host = request.transport.get_extra_info("sockname")[0] if request.transport else ""
         if info_hash not in self._seeds.info_hashes or not host:
-            return web.Response(body=b"d14:failure reason29:this agent doesn't seed it yete")
+            return web.Response(body=b"d14:failure reason30:this agent doesn't seed it yete")
         address = ipaddress.ip_address(host.partition("%")[0])
         packed = address.packed + self._seeds.port.to_bytes(2, "big")
         key = b"5:peers6:" if address.version == 4 else b"5:peers0:6:peers618:"

@@ -20,7 +20,7 @@ import msgspec
 from p2pcache.agent.context import AgentContext
 from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.tokens import Rights, Scope, check_namespaces
-from p2pcache.errors import NotFound, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
 from p2pcache.io import pools
 from p2pcache.io.http.server import parse_listen
 from p2pcache.io.torrents.making import maker_command
@@ -49,6 +49,7 @@ class TorrentSeeds:
         settings = context.settings
         self._context = context
         self._listen = settings.torrent_listen
+        self._v1 = settings.torrent_v1
         self.rights = Rights(Scope.PULL, _namespaces(settings.torrent_namespaces))
         if (self._listen or settings.torrent_http_listen) and not self.rights.namespaces:
             raise UsageError(
@@ -78,14 +79,17 @@ class TorrentSeeds:
         """The torrent of a model, without sources; `v1`: of version 1 alone.
 
         Raises:
-            NotFound: it isn't made yet.
+            Busy: it is being made.
+            NotFound: nor will it be.
         """
         name = digest + V1 if v1 else digest
         try:
             return (self._folder / name).read_bytes()
         except OSError:
+            if self._listen and name not in self._failed and (not v1 or self._v1):
+                raise Busy("the torrent is being made", retry_after_s=LOOK_S) from None
             setting = "torrent_v1" if v1 else "torrent_listen"
-            why = self._failed.get(name, f"it is being made, or this agent has no {setting}")
+            why = self._failed.get(name, f"this agent has no {setting}")
             raise NotFound(f"no torrent of {digest[:12]} here: {why}") from None
 
     async def _run(self) -> None:
@@ -188,7 +192,7 @@ class TorrentSeeds:
                 continue
             model = store.get(digest)
             if model is not None and model.complete and store.published_path(ref, digest):
-                names = [digest, digest + V1] if self._context.settings.torrent_v1 else [digest]
+                names = [digest, digest + V1] if self._v1 else [digest]
                 found |= dict.fromkeys(names, store.root / "models" / ref.namespace / ref.name)
         return found
 
