@@ -21,6 +21,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.downloads.spellings import Spellings
+from p2pcache.agent.far_sites.far_sites import FarSites
 from p2pcache.agent.imports.imports import Imports
 from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
@@ -147,9 +148,11 @@ class AgentApp:
         signatures = RequiredSignatures(
             settings.require_signature, self.store.root, self.resolver.read_signatures
         )
+        self.far_sites = FarSites(self.context, self.resolver.manifest)
         self.downloads = DownloadManager(
-            self.context, self.resolver.manifest, SwarmSettings(), self.journal, signatures.need
-        )
+            self.context, self.far_sites.manifest, SwarmSettings(), self.journal, signatures.need,
+            self.far_sites.bringing,
+        )  # fmt: skip
         self.downloads.admit = Admission(self.context).admit
         self.claims = Claims(self.context)
         self.room = RoomMaker(self.context, self.downloads, self.journal)
@@ -221,6 +224,7 @@ class AgentApp:
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
+                await pools.STEPS.run(self.far_sites.start)
                 await self.downloads.seed_first()
                 if self.settings.origin:
                     await self._opener.use(self.settings.origin)

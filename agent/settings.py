@@ -62,6 +62,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """Seed each model as a torrent of version 1, too, for clients that can't read hybrids: Transmission until 3."""
     torrent_upload_bytes_per_s: int = 0
     """Cap on what BitTorrent clients get, over `torrent_listen` and the web seed each; 0: none."""
+    torrent_sites: str = ""
+    """NAMESPACE=HOST:PORT,... of other clusters' torrent doors, asked for models before storage; *: all others."""
+    torrent_download_bytes_per_s: int = 0
+    """Cap on what comes from `torrent_sites`; 0: none."""
     token_key_file: str = ""
     """File with the key that clients' tokens are signed with; default: the cluster key."""
     health_listen: str = ""

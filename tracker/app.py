@@ -30,6 +30,7 @@ from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.metrics import TrackerMetrics
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
+from p2pcache.tracker.pool.crossing import Crossing
 from p2pcache.tracker.pool.keeping import LOOK_S as KEEP_LOOK_S
 from p2pcache.tracker.pool.keeping import Keeping
 from p2pcache.tracker.questions import Questions
@@ -109,8 +110,9 @@ class TrackerApp:
             quotas=admission.quotas,
         )  # fmt: skip
         questions = Questions(
-            self.catalog, self._answers, warming, of_nodes, admission, self.keeping
-        )
+            self.catalog, self._answers, warming, of_nodes, admission, self.keeping,
+            Crossing(self.tracking, self._clock),
+        )  # fmt: skip
         if tenure is not None:
             self.tracking.may_grant = questions.may_write = tenure.may_act
             self.keeping.may_write = tenure.may_act

@@ -20,6 +20,7 @@ from p2pcache.tracker.answers import Answers
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.node_questions import NodeQuestions
 from p2pcache.tracker.pool.admission import Admission
+from p2pcache.tracker.pool.crossing import Crossing
 from p2pcache.tracker.pool.keeping import Keeping
 from p2pcache.tracker.warming import Warming
 
@@ -46,8 +47,10 @@ class Questions:
         of_nodes: NodeQuestions,
         admission: Admission,
         keeping: Keeping,
+        crossing: Crossing,
     ) -> None:
         """None was asked yet."""
+        self._crossing = crossing
         self.admission = admission
         self.warming = warming
         self.of_nodes = of_nodes
@@ -114,7 +117,7 @@ class Questions:
             case "admit":
                 self.admission.admit(ask.text)
                 return b"", 0
-            case "keeps" | "keep" | "drain":
+            case "keeps" | "keep" | "drain" | "crossing":
                 return _json(await self._of_pool(ask, bearer))
             case "moved":
                 self._catalog.moved(Ref.parse(ask.text))
@@ -127,6 +130,8 @@ class Questions:
                 raise UsageError(f"this tracker doesn't know the question {ask.what[:40]!a}")
 
     async def _of_pool(self, ask: Ask, bearer: Member | None) -> dict[str, object]:
+        if ask.what == "crossing":
+            return self._crossing.turn(ask.text)
         if ask.what == "keeps":
             return await self.keeping.rows()
         if bearer is not None:
@@ -184,7 +189,7 @@ class Questions:
 
 
 _KINDS = ("resolve", "manifest", "nodes", "status", "locate", "warm", "pulls", "history", "room", "swarms",
-          "admit", "moved", "tag_put", "keep", "keeps", "drain", "spelling", "signatures")  # fmt: skip
+          "admit", "crossing", "moved", "tag_put", "keep", "keeps", "drain", "spelling", "signatures")  # fmt: skip
 
 
 def _json(body: object) -> tuple[bytes, int]:

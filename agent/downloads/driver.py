@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.give_up import CUT_OFF, disk_failed, hopeless, read_wrong, stopped
@@ -50,6 +51,7 @@ class SwarmDriver:
         self.traffic = dict.fromkeys(e.Source, 0)
         self.label = ""  # a ref that names it here, for people
         self.pulled = False  # a client wants all of it now
+        self.reads_storage = True  # else another site brings what no node of this cluster has
         self.unflushed_bytes = 0
         self.on_bytes: Callable[[e.Source, int, float, int], None] = lambda *_: None
         self.on_finished: Callable[[], None] = lambda: None
@@ -78,7 +80,10 @@ class SwarmDriver:
         self._have = self.store.have_runs()
         context = self._context
         self.last_progress = context.now()
-        self.scheduler = make_scheduler(context, self.layout, self._have, self._settings)
+        settings = (
+            self._settings if self.reads_storage else replace(self._settings, origin_fetches=0)
+        )
+        self.scheduler = make_scheduler(context, self.layout, self._have, settings)
         if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
         heard = context.net.heard(self.digest)
@@ -114,7 +119,16 @@ class SwarmDriver:
     @property
     def idle(self) -> bool:
         """Whether no wanted run is missing."""
-        return self.scheduler is not None and not self.scheduler.wanted & ~self._have
+        return self.scheduler is not None and not self.needed
+
+    @property
+    def needed(self) -> RunSet:
+        """Wanted runs that are missing; none while it is paused."""
+        return 0 if self.scheduler is None else self.scheduler.wanted & ~self._have
+
+    def on_hope(self) -> None:
+        """Bytes are on their way, though no chunk is whole yet."""
+        self.last_progress = self._context.now()
 
     @property
     def bytes_done(self) -> int:

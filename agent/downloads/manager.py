@@ -10,7 +10,7 @@ from math import inf
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
-from p2pcache.agent.downloads.runner import DownloadRunner
+from p2pcache.agent.downloads.runner import Bringing, DownloadRunner
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
@@ -41,19 +41,21 @@ class DownloadManager:
     def __init__(
         self,
         context: AgentContext,
-        read_manifest: Callable[[str], Awaitable[bytes]],
+        read_manifest: Callable[[Ref, str], Awaitable[bytes]],
         settings: SwarmSettings,
         journal: Journal,
         need_signature: Callable[[Ref, str], Awaitable[None]],
+        bringing: Bringing,
     ) -> None:
         """No model yet.
 
         Args:
             context: what all swarms of this agent share.
-            read_manifest: gives the proved manifest of a digest, from tracker or origin.
+            read_manifest: gives the proved manifest of a digest, from tracker, origin or another site.
             settings: of the schedulers.
             journal: is told how each download ends.
             need_signature: raises if a namespace takes signed models only, and this one isn't.
+            bringing: as of `DownloadRunner`.
         """
         self.swarms: dict[str, SwarmDriver] = {}
         self.running: dict[str, Download] = {}
@@ -65,9 +67,8 @@ class DownloadManager:
         self._need_signature = need_signature
         self._trusted = context.settings.compile_cache_namespaces
         self.opening = Turns()
-        # Models that the cache held at the start, and that no swarm has yet.
-        self._unseeded: dict[str, ModelInfo] = {}
-        self._runner = DownloadRunner(context, journal)
+        self._unseeded: dict[str, ModelInfo] = {}  # models of the cache that no swarm has yet
+        self._runner = DownloadRunner(context, journal, bringing)
         self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
@@ -380,8 +381,7 @@ class DownloadManager:
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._context.store
         encoded = await pools.STEPS.run(store.manifest, digest)
-        if encoded is None:
-            encoded = await self._read_manifest(digest)
+        encoded = encoded or await self._read_manifest(ref, digest)
         layout = await pools.PULLS.run(lambda: Layout(manifests.decode(encoded, digest), digest))
         permit_programs(self._trusted, ref, layout.manifest)
         if reserve:

@@ -1,8 +1,10 @@
 """Runs one download after it has begun: local copies, swarm, flushes, its end, its row in the history."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
@@ -20,13 +22,19 @@ PART_END_S = 1.0
 SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
 TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
 
+Bringing = Callable[[Download], AbstractAsyncContextManager[object]]
+
 
 class DownloadRunner:
     """Runs downloads, each in a task of its own, and notes each one once."""
 
-    def __init__(self, context: AgentContext, journal: Journal) -> None:
+    def __init__(
+        self, context: AgentContext, journal: Journal, bringing: Bringing = contextlib.nullcontext
+    ) -> None:
+        """`bringing`: for the length of its block runs come from elsewhere than peers and storage."""
         self._context = context
         self._journal = journal
+        self._bringing = bringing
         self._unnoted: set[Download] = set()  # ended, and not in the history yet
 
     async def run_download(self, download: Download, on_end: Callable[[], object]) -> None:
@@ -42,10 +50,11 @@ class DownloadRunner:
             download.timeline.reached("local", self._context.now())
             download.timeline.expect(download.bytes_total - swarm.bytes_done)
             swarm.on_bytes = download.timeline.took
-            download.start()
-            if swarm.complete:
-                download.succeed()
-            await self._watch(download)
+            async with self._bringing(download):
+                download.start()
+                if swarm.complete:
+                    download.succeed()
+                await self._watch(download)
             if why := self._context.origin.take_wrong(swarm.digest):
                 self._context.origin.odd = (download.ref, why)
                 log.warning("%s", odd_storage(str(download.ref), why))

@@ -31,7 +31,8 @@ class SwarmSettings:
     # Further requests, to each peer and over all, up to what the link holds (its bandwidth-delay product). With the
     # others they stay under the 64 requests that a server takes on one connection (docs/lab/0015).
     ahead_per_peer: int = 40
-    # Reads of the origin at once by a node that reads alone: they fill the link to storage that is near.
+    # Reads of the origin at once by a node that reads alone: they fill the link to storage that is near. 0: this node
+    # reads nothing there, for the model comes from another site.
     origin_fetches: int = 8
     # Further reads, up to what the path to storage holds: object storage is slow to answer and limits each connection,
     # so a fast link needs many reads (docs/lab/0029).

@@ -38,6 +38,9 @@ SEARCH_S = (
     0.25  # between two searches of all that members have: 10,000 members take some milliseconds
 )
 
+CROSSING_S = 45.0  # of a turn that isn't renewed: nodes renew it four times as often
+MAX_CROSSINGS = 10_000  # turns at once; whoever asks for more waits
+
 
 @dataclass(frozen=True, slots=True)
 class TenureSettings:

@@ -73,7 +73,7 @@ class OriginReader:
         self._report = LeaseReport()
         self._mismatches: dict[RunIndex, int] = {}
         self._rotten: RunSet = 0  # runs of which the origin has wrong bytes
-        self.halted = False
+        self.halted = not usual  # the setting says that nothing is read
 
     # -- what happened ----------------------------------------------------------------------
 

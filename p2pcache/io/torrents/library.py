@@ -1,10 +1,15 @@
 """libtorrent, which not everybody has installed, and what every session of ours has in common."""
 
+import contextlib
+import os
+import resource
 from collections.abc import Mapping
 from typing import Any
 
 from p2pcache.errors import UsageError
 
+MEMORY_BYTES = 1 << 30  # of a process that speaks to strangers; files that it reads are page cache
+_NICE = 5
 PEERS = 200  # connections of one session
 _DISK_BYTES = 16 << 20  # that wait for the disk; more only hides that it is slow
 _REQUESTS = 500  # that one peer may have waiting, of 16 KiB each
@@ -35,6 +40,14 @@ def libtorrent() -> Any:
             "torrents need libtorrent, which isn't installed: pip install 'p2pcache[torrent]'"
         ) from None
     return module
+
+
+def limit_process() -> None:
+    """Bound this process, which speaks to strangers, in memory and priority."""
+    # A service manager may forbid both, and has limits of its own.
+    with contextlib.suppress(OSError, ValueError):
+        os.nice(_NICE)
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def new_session(more: Mapping[str, object]) -> Any:

@@ -26,7 +26,7 @@ MAX_PIECES = 1 << 20
 MAX_TOTAL_BYTES = 64 << 40  # a million chunks of 64 MiB, as in a manifest
 MAX_SOURCES = 32  # trackers and web seeds that are used, of each kind
 OUR_KEY = b"p2pcache"  # beside `info`: the packed manifest of a model that we exported
-_LIMITS = {"max_buffer_size": MAX_TORRENT_BYTES, "max_pieces": MAX_PIECES}
+LIMITS = {"max_buffer_size": MAX_TORRENT_BYTES, "max_pieces": MAX_PIECES}
 
 
 class TorrentFile(NamedTuple):
@@ -77,7 +77,7 @@ def read_metainfo(data: bytes) -> Metainfo:
     if not data.startswith(b"d"):
         raise InvalidTorrent("this is no torrent file")
     try:
-        params = lt.load_torrent_buffer(data, _LIMITS)
+        params = lt.load_torrent_buffer(data, LIMITS)
         top = lt.bdecode(data)
         layout = params.ti.layout()
     except (RuntimeError, ValueError, RecursionError) as error:

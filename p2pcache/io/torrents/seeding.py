@@ -8,10 +8,7 @@ object a line: `{"seed": NAME, "torrent": FILE, "folder": DIR}` and `{"drop": NA
 `{"peers": N, "uploaded_bytes": N}`. It ends when its input does.
 """
 
-import contextlib
-import os
 import queue
-import resource
 import sys
 import threading
 import time
@@ -20,14 +17,12 @@ from typing import Any
 
 import msgspec
 
-from p2pcache.io.torrents.library import libtorrent, new_session
+from p2pcache.io.torrents.library import libtorrent, limit_process, new_session
 from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES
 
-MEMORY_BYTES = 1 << 30  # of its own; files that it reads are page cache
 POLL_MS = 200
 TELL_S = 5.0
 SLOTS = 16  # peers served at once; others have their turn when one is done
-_NICE = 5
 
 
 class Order(msgspec.Struct):
@@ -148,11 +143,7 @@ def _read_orders(orders: "queue.SimpleQueue[bytes]") -> None:
 def main(argv: list[str]) -> int:
     """Seed until the input ends."""
     listen, rate = argv
-    with contextlib.suppress(
-        OSError, ValueError
-    ):  # a service manager may forbid both, and has limits of its own
-        os.nice(_NICE)
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
+    limit_process()
     orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     try:
         seeder = Seeder(listen, int(rate))

@@ -1,0 +1,1 @@
+"""Models that come from agents of other clusters' sites, as torrents over uTP."""
