@@ -156,8 +156,9 @@ class SwarmDriver:
         link = self._context.link
         if link is not None and link.refusal is not None and not self.neighbours.members:
             return link.refusal  # this node never was a member, so it knows no peer
+        storage = self._context.origin.last_error(self.digest) if self.reads_storage else None
         return hopeless(
-            now - self.last_progress, link, self._context.origin.last_error(self.digest), asking=self._work.asking,
+            now - self.last_progress, link, storage, asking=self._work.asking,
             reading=self._work.reading, others=bool(self.neighbours.members.keys() - {self._context.node}),
         )  # fmt: skip
 

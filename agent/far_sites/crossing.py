@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 RENEW_S = 10.0  # of the turn: four times in the time for which it lasts
 LOOK_S = 5.0  # between two questions whether the turn is free
 WANT_S = 0.5  # between two looks at what is wanted: clients come and go, and other nodes bring runs
-SILENT_S = 120.0  # without a byte of the other site: a line that is down for so long needs patience of hours
+SILENT_S = 60.0  # without a byte of the other site; sooner than a pull without progress ends, whose error says less
 MAX_LINE = 1 << 24  # of what the process says: 64 Ki pieces at once
 
 

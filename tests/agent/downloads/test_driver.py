@@ -9,6 +9,7 @@ import uvloop
 
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.swarm import events as e
+from p2pcache.errors import NotAllowed
 
 
 class Bare(SwarmDriver):
@@ -72,3 +73,17 @@ def test_bytes_are_those_of_the_runs_that_are_here() -> None:
         assert swarm.bytes_done == swarm._have
     swarm._have = (1 << 80) - 1
     assert swarm.bytes_done == sum(swarm.layout.run_bytes)
+
+
+def test_a_pull_that_reads_no_storage_has_hope_though_storage_refused() -> None:
+    swarm: Any = object.__new__(SwarmDriver)
+    refused = NotAllowed("a pull of yesterday was refused")
+    swarm.scheduler, swarm.digest, swarm.last_progress = None, "", 0.0
+    swarm.neighbours = SimpleNamespace(members={})
+    swarm._work = SimpleNamespace(asking=False, reading=False)
+    origin = SimpleNamespace(last_error=lambda _digest: refused)
+    swarm._context = SimpleNamespace(link=None, origin=origin, node=1)
+    swarm.reads_storage = True
+    assert isinstance(swarm.why_give_up(1.0), NotAllowed)
+    swarm.reads_storage = False
+    assert swarm.why_give_up(1.0) is None

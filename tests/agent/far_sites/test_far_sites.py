@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -47,7 +48,10 @@ def files_of(app: AgentApp, path: object) -> dict[str, bytes]:
 async def test_two_nodes_of_a_site_get_a_model_that_crosses_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "origin-b").mkdir()
+    """By a tag of their own storage, which has nothing else of it, and by its digest."""
+    push(tmp_path / "origin-b", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    for folder in ("blobs", "manifests"):
+        shutil.rmtree(tmp_path / "origin-b/p2pcache/v1" / folder)
     origin = (tmp_path / "origin-b").as_uri()
     begun: list[str] = []
 
@@ -61,9 +65,10 @@ async def test_two_nodes_of_a_site_get_a_model_that_crosses_once(
             "tracker": f"http://{hub.address}", "torrent_sites": f"acme={site}",
         }  # fmt: skip
         async with agent(tmp_path, "b", **common) as one, agent(tmp_path, "c", **common) as two:
-            ref = f"acme/tiny@blake3:{digest}"
             async with asyncio.timeout(30):
-                said = await asyncio.gather(pull(one, ref), pull(two, ref))
+                said = await asyncio.gather(
+                    pull(one, "acme/tiny:v1"), pull(two, f"acme/tiny@blake3:{digest}")
+                )
             for app, done in zip((one, two), said, strict=True):
                 assert done["event"] == "done", done
                 found = files_of(app, done["path"])
