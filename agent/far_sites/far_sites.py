@@ -32,6 +32,7 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.tasks import Shared
 from p2pcache.io.torrents import finding
 from p2pcache.io.torrents.finding import MANIFEST, Found
@@ -80,8 +81,12 @@ class FarSites:
         """
         try:
             return await self._own(digest)
-        except _ELSEWHERE:
-            if await self._find(ref, digest) is None:
+        except _ELSEWHERE as error:
+            try:
+                found = await self._find(ref, digest)
+            except P2PCacheError as elsewhere:
+                raise from_code(error.exit_code, f"{error}; {elsewhere}") from None
+            if found is None:
                 raise
             folder = self._folder / digest
             try:
@@ -94,7 +99,10 @@ class FarSites:
         """For the length of the block bring a download's runs from another site, if one has them."""
         found = None
         if not download.swarm.complete:
-            found = await self._find(download.ref, download.swarm.digest)
+            try:
+                found = await self._find(download.ref, download.swarm.digest)
+            except P2PCacheError as error:
+                log.warning("%s isn't brought from another site: %s", download.ref.short, error)
         if found is None:
             yield
             return
@@ -114,7 +122,11 @@ class FarSites:
             await pools.WORK.run(_remove, folder)
 
     async def _find(self, ref: Ref, digest: str) -> Found | None:
-        """Where a model is seeded; None: at no site that may be asked for it."""
+        """Where a model is seeded; None: nobody may be asked for it, or not so soon again.
+
+        Raises:
+            P2PCacheError: no site gives it.
+        """
         sites = self._sites.get(ref.namespace) or self._sites.get(EVERY)
         if not sites or self._context.now() < self._silent_until.get(sites, 0.0):
             return None
@@ -122,18 +134,14 @@ class FarSites:
             return await self._asking.share(
                 f"{ref.full_name}@{digest}", lambda: self._ask(ref, digest, sites)
             )
-        except (OSError, P2PCacheError) as error:
-            if not isinstance(error, NotFound):
-                self._silent_until[sites] = self._context.now() + SILENT_S
-            log.log(
-                logging.INFO if isinstance(error, NotFound) else logging.WARNING,
-                "%s doesn't come from another site: %s", ref.short, error,
-            )  # fmt: skip
-            return None
+        except Unreachable:
+            self._silent_until[sites] = self._context.now() + SILENT_S
+            raise
 
     async def _ask(self, ref: Ref, digest: str, sites: tuple[str, ...]) -> Found:
         folder = self._folder / digest
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with disk_errors(str(folder)):
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         name = f"{ref.namespace}/{ref.name}"
         process = await asyncio.create_subprocess_exec(
             *finding.command(name, digest, folder, sites), stdout=PIPE, stderr=PIPE
