@@ -25,7 +25,9 @@ RENEW_S = 10.0  # of the turn: four times in the time for which it lasts
 LOOK_S = 5.0  # between two questions whether the turn is free
 WANT_S = 0.5  # between two looks at what is wanted: clients come and go, and other nodes bring runs
 SILENT_S = 60.0  # without a byte of the other site; sooner than a pull without progress ends, whose error says less
-MAX_LINE = 1 << 24  # of what the process says: 64 Ki pieces at once
+MAX_LINE = 1 << 24  # of what the process says: `receiving.PARTS` of the longest names are a quarter
+ANSWER_S = 10.0  # of the tracker
+END_S = 2.0  # to give the turn back; a tracker that hangs takes it back by itself
 
 
 class Crossing:
@@ -88,7 +90,8 @@ class Crossing:
         wish = {
             "digest": self._download.swarm.digest, "node": format_node(self._context.node), "ends": ends,
         }  # fmt: skip
-        answer = await link.ask("crossing", msgspec.json.encode(wish).decode())
+        text = msgspec.json.encode(wish).decode()
+        answer = await link.ask("crossing", text, timeout_s=END_S if ends else ANSWER_S)
         said: dict[str, Any] = msgspec.json.decode(answer.data)
         return bool(said["yours"])
 

@@ -26,6 +26,7 @@ from p2pcache.io.torrents.metainfo import LIMITS
 
 FILES = "files"  # in the folder
 LOOK_MS = 100
+PARTS = 1000  # of one line: a stranger chooses how small pieces are, and names have up to 4 KiB
 TELL_S = 1.0
 DIAL_S = 5.0  # between two calls to a peer that isn't connected
 _REQUESTS = 500  # of 16 KiB in flight: 40 ms at a gigabit and more; a kill loses no more
@@ -97,7 +98,9 @@ class Receiver:
             if isinstance(alert, lt.piece_finished_alert):
                 self._came.append(int(alert.piece_index))
             elif isinstance(alert, lt.cache_flushed_alert) and self._flushing is not None:
-                _say({"came": [self._part(piece) for piece in self._flushing]})
+                for at in range(0, len(self._flushing), PARTS):
+                    pieces = self._flushing[at : at + PARTS]
+                    _say({"came": [self._part(piece) for piece in pieces]})
                 self._flushing = None
             elif isinstance(alert, (lt.file_error_alert, lt.torrent_error_alert)):
                 _say({"failed": alert.message()[:300]})
