@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,14 +18,15 @@ from p2pcache.agent.far_sites import crossing
 from p2pcache.agent.far_sites.far_sites import parse_sites
 from p2pcache.errors import UsageError
 from p2pcache.io.torrents import receiving
+from p2pcache.io.torrents.making import make_torrent
 from tests.agent.kit import agent, make_model, pull, push
-from tests.io.torrents.kit import lt
+from tests.io.torrents.kit import published
+from tests.io.torrents.test_finding import door
 from tests.tracker.kit import tracker
 
 FILES = {
     "config.json": b"{}", "model.bin": os.urandom(1_500_000), "sub/a b.txt": b"one\ntwo\n", "empty": b"",
 }  # fmt: skip
-assert lt
 
 
 @contextlib.asynccontextmanager
@@ -75,6 +79,37 @@ async def test_two_nodes_of_a_site_get_a_model_that_crosses_once(
                 assert {name: found.get(name) for name in FILES} == FILES
             assert len(begun) == 1
             assert not list((tmp_path / "b/far-sites").glob("*"))
+
+
+async def test_a_site_that_seeds_other_bytes_ends_the_pull(tmp_path: Path) -> None:
+    """Its torrent has the right manifest, names and sizes, and hashes of what it seeds."""
+    (tmp_path / "liar").mkdir()
+    (tmp_path / "origin").mkdir()
+    digest, manifest = published(tmp_path / "liar", FILES)
+    (tmp_path / "liar" / f"@{digest}" / "model.bin").write_bytes(bytes(1_500_000))
+    torrent = make_torrent(tmp_path / "liar", manifest)
+    (tmp_path / "torrent").write_bytes(torrent)
+    order = {"seed": "x", "torrent": str(tmp_path / "torrent"), "folder": str(tmp_path / "liar")}
+    program = [sys.executable, "-m", "p2pcache.io.torrents.seeding", "127.0.0.1:0", "0"]
+    process = await asyncio.create_subprocess_exec(*program, stdin=PIPE, stdout=PIPE)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        port = json.loads(await process.stdout.readline())["port"]
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        await process.stdout.readline()
+        announce = b"d5:peers6:" + bytes(4) + port.to_bytes(2, "big") + b"e"
+        with door(*[(200, torrent), (200, announce)] * 2) as site:
+            settings = {"origin": (tmp_path / "origin").as_uri(), "torrent_sites": f"acme={site}"}
+            async with agent(tmp_path, "b", **settings) as app, asyncio.timeout(30):
+                done = await pull(app, f"acme/tiny@blake3:{digest}")
+                assert (done["event"], done["code"]) == ("error", 6), done
+                assert "seeds other bytes" in done["message"]
+                (model,) = app.store.models()
+                assert not model.complete
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def test_a_model_that_no_site_has_comes_from_storage(tmp_path: Path) -> None:
