@@ -25,6 +25,10 @@ RENEW_S = 10.0  # of the turn: four times in the time for which it lasts
 LOOK_S = 5.0  # between two questions whether the turn is free
 WANT_S = 0.5  # between two looks at what is wanted: clients come and go, and other nodes bring runs
 SILENT_S = 60.0  # without a byte of the other site; sooner than a pull without progress ends, whose error says less
+MEET_S, MEET_LOOK_S = (
+    3.0,
+    0.05,
+)  # to dial a neighbour takes milliseconds, or round trips of a long line
 MAX_LINE = 1 << 24  # of what the process says: `receiving.PARTS` of the longest names are a quarter
 ANSWER_S = 10.0  # of the tracker
 END_S = 2.0  # to give the turn back; a tracker that hangs takes it back by itself
@@ -104,6 +108,7 @@ class Crossing:
             EOFError: the process ended.
         """
         rate = self._context.settings.torrent_download_bytes_per_s
+        await self._meet_neighbours()
         process = await asyncio.create_subprocess_exec(
             *command(self._folder, self._found.peer, rate),
             stdin=PIPE, stdout=PIPE, limit=MAX_LINE,
@@ -133,11 +138,21 @@ class Crossing:
                 process.kill()
             await process.wait()
 
+    async def _meet_neighbours(self) -> None:
+        """Wait a moment to hear what the others have: a node that comes back must not ask for that across the line."""
+        known = self._download.swarm.neighbours
+        deadline = self._context.now() + MEET_S
+        while self._context.link is not None and self._context.now() < deadline:
+            alone = known.members and not known.members.keys() - {self._context.node}
+            if known.joined or alone:
+                return
+            await asyncio.sleep(MEET_LOOK_S)
+
     async def _tell_wanted(self, process: Process, before: RunSet | None) -> RunSet:
         """Tell the process what to bring: what is wanted, and no other node of this cluster has."""
         swarm = self._download.swarm
         runs = swarm.needed & ~swarm.neighbours.runs_elsewhere()
-        if before is not None and not runs & ~before:
+        if before is not None and runs == before & swarm.needed:
             return before
         spans: dict[str, Spans] = await pools.WORK.run(self._arrivals.lacking, runs)
         assert process.stdin is not None
