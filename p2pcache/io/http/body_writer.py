@@ -22,7 +22,7 @@ BURST_BYTES = (
 )  # of one call on a thread, milliseconds of loopback: other clients have their turn
 PIECE_BYTES = 1 << 20  # of one read where sendfile can't be used; larger ones only cost memory
 SMALL_BYTES = 64 << 10  # below this a copy is cheaper than the calls around sendfile
-READS_ON_MS = 20  # a client that reads makes room sooner than that
+READS_ON_MS = 5  # a client that reads makes room sooner; others must not hold the threads of pulls
 LOOK_S = 1.0  # between two looks whether a client that doesn't read has left
 
 Pace = Callable[[int], float]
