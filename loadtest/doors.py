@@ -105,16 +105,31 @@ def s3(options: argparse.Namespace) -> None:
             keys = [
                 f"acme/big/v1/{path}" for path in files_of(tree) if path.endswith(".safetensors")
             ]
-            with static_copy(root / "nginx", tree, static):
+            with static_copy(root / "nginx", tree, static) as plain:
+                servers = plain, cluster.agents[0].pid
                 for client, code, python in (
                     ("boto3", BOTO3, options.boto3), ("Run:ai", RUNAI, options.runai),
                 ):  # fmt: skip
-                    _compare(client, [python, "-c", code], keys, static, door, options.turns)
+                    _compare(
+                        client, [python, "-c", code], keys, (static, door), servers, options.turns
+                    )
 
 
 def _compare(
-    client: str, command: list[str], keys: list[str], static: int, door: int, turns: int
-) -> None:
+    client: str, command: list[str], keys: list[str], ports: tuple[int, int], servers: tuple[int, int],
+    turns: int,
+) -> None:  # fmt: skip
+    """nginx and the door in turns: the client's rate, and the CPU time of each server, which other work alters less.
+
+    Args:
+        client: its name.
+        command: of the client; a folder and keys follow.
+        keys: that it reads.
+        ports: of nginx and of the door.
+        servers: process ids of nginx and of the agent.
+        turns: of each.
+    """
+
     def seconds(port: int) -> float:
         with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
             ran = subprocess.run(
@@ -126,16 +141,27 @@ def _compare(
         return float(spent)
 
     sizes: set[int] = set()
-    seconds(static)  # warms the page cache
-    rows = [(seconds(static), seconds(door)) for _ in range(turns)]
+    for port in ports:  # warms the page cache
+        seconds(port)
+    before = [_cpu_s(pid) for pid in servers]
+    rows = [(seconds(ports[0]), seconds(ports[1])) for _ in range(turns)]
+    spent = [_cpu_s(pid) - cpu for pid, cpu in zip(servers, before, strict=True)]
     assert len(sizes) == 1, f"{client} got different amounts: {sizes}"
     (total,) = sizes
     shares = [plain / ours for plain, ours in rows]
     told = ", ".join(f"{total / a / 1e9:.2f} and {total / b / 1e9:.2f}" for a, b in rows)
     print(
         f"{client}: {total / 1e9:.2f} GB, nginx and door GB/s in turns: {told}; share "
-        f"{statistics.median(shares):.2f} ({min(shares):.2f}-{max(shares):.2f})", flush=True,
+        f"{statistics.median(shares):.2f} ({min(shares):.2f}-{max(shares):.2f}); CPU seconds a GB "
+        f"{spent[0] / turns / total * 1e9:.2f} and {spent[1] / turns / total * 1e9:.2f}", flush=True,
     )  # fmt: skip
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds of a process and its children so far."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
 
 
 def _s3_environ(port: int) -> dict[str, str]:
@@ -147,15 +173,15 @@ def _s3_environ(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def static_copy(home: Path, tree: Path, port: int) -> Iterator[None]:
-    """Serve a published tree by nginx, under the keys that it has at the door."""
+def static_copy(home: Path, tree: Path, port: int) -> Iterator[int]:
+    """Serve a published tree by nginx, under the keys that it has at the door; its process id."""
     place = home / "root/acme/big"
     place.mkdir(parents=True)
     for folder in (home, *home.rglob("*")):
         folder.chmod(0o755)
     (place / "v1").symlink_to(tree)
-    with nginx(home / "server", home / "root", port):
-        yield
+    with nginx(home / "server", home / "root", port) as pid:
+        yield pid
 
 
 # -- the hub door --------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ def nginx_program() -> str | None:
 
 
 @contextmanager
-def nginx(home: Path, root: Path, port: int, *, index: str = "") -> Iterator[None]:
-    """Serve a directory.
+def nginx(home: Path, root: Path, port: int, *, index: str = "") -> Iterator[int]:
+    """Serve a directory; yields the process id.
 
     Args:
         home: of the server's own files; created.
@@ -40,7 +40,7 @@ def nginx(home: Path, root: Path, port: int, *, index: str = "") -> Iterator[Non
     served = subprocess.Popen([program, "-e", str(home / "error.log"), "-c", str(config)])
     try:
         wait_until(lambda: (home / "pid").exists() and bool((home / "pid").read_text()), READY_S)
-        yield
+        yield served.pid
     finally:
         served.terminate()
         served.wait(10)
