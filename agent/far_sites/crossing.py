@@ -25,10 +25,8 @@ RENEW_S = 10.0  # of the turn: four times in the time for which it lasts
 LOOK_S = 5.0  # between two questions whether the turn is free
 WANT_S = 0.5  # between two looks at what is wanted: clients come and go, and other nodes bring runs
 SILENT_S = 60.0  # without a byte of the other site; sooner than a pull without progress ends, whose error says less
-MEET_S, MEET_LOOK_S = (
-    3.0,
-    0.05,
-)  # to dial a neighbour takes milliseconds, or round trips of a long line
+MEET_S = 3.0  # to meet a neighbour, which takes milliseconds, or round trips of a long line
+MEET_LOOK_S = 0.05
 MAX_LINE = 1 << 24  # of what the process says: `receiving.PARTS` of the longest names are a quarter
 ANSWER_S = 10.0  # of the tracker
 END_S = 2.0  # to give the turn back; a tracker that hangs takes it back by itself
@@ -48,7 +46,7 @@ class Crossing:
         swarm = download.swarm
         self._arrivals = Arrivals(swarm.store, folder / FILES / f"@{swarm.digest}")
         self._heard = context.now()  # when a byte came last
-        self._bytes = 0  # that the process has received
+        self._bytes = 0  # that this life of the process has received
         self._turn = False
 
     async def bring(self) -> None:
@@ -80,10 +78,10 @@ class Crossing:
             return
         try:
             self._turn = await self._ask()
-        except (
-            UsageError
-        ):  # a tracker of the last release: nodes may bring the model in side by side
-            self._turn = True
+        except UsageError:
+            self._turn = (
+                True  # a tracker of the last release: nodes bring the model in side by side
+            )
         except P2PCacheError as error:
             log.info("whose turn it is isn't known: %s", error)
 
@@ -115,6 +113,7 @@ class Crossing:
         )  # fmt: skip
         assert process.stdout is not None
         self._heard = asked = self._context.now()
+        self._bytes = 0
         wanted: RunSet | None = None
         due = 0.0
         try:
