@@ -1,65 +1,22 @@
-"""A tiny Llama, what transformers says to a prompt, and a real vLLM server to compare with."""
+"""A real vLLM server, started as a user starts it."""
 
+import contextlib
 import json
 import os
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadtest.kit.cluster import Cluster, free_ports, healthy
 from loadtest.kit.daemons import Daemon, wait_until
+from loadtest.vllm_server.models import PROMPTS, TOKENS
 
 VENV = Path(__file__).resolve().parents[2] / ".engines" / "vllm-server"  # .ci/install_vllm.py
-PROMPTS = ("Hello, world", "abcdefg")
-TOKENS = 24
 START_S = 900.0  # vLLM imports itself in three processes; two busy cores need minutes for that
 ASK_S = 120.0
-_FIRST, _LAST = 256, 257  # ids of the marks around a text, after those of the 256 bytes
-
-
-def make_llama(folder: Path) -> Path:
-    """A Llama of 24.7 MB in five shards, with a tokenizer of bytes; seeded.
-
-    In float32 and with wide weights: two programs that add in another order still agree on each token.
-    """
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    config = LlamaConfig(
-        vocab_size=512, hidden_size=256, intermediate_size=704, num_hidden_layers=8,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        initializer_range=0.08, bos_token_id=_FIRST, eos_token_id=_LAST, dtype="float32",
-    )  # fmt: skip
-    torch.manual_seed(7)
-    LlamaForCausalLM(config).save_pretrained(folder, max_shard_size="6MB")
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = {letter: number for number, letter in enumerate([*letters, "<s>", "</s>"])}
-    tokenizer = Tokenizer(models.BPE(vocab=words, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>"
-    ).save_pretrained(folder)
-    return folder
-
-
-def expected(folder: Path) -> list[list[int]]:
-    """The tokens that transformers puts after each prompt, the likeliest each time."""
-    from transformers import AutoTokenizer, LlamaForCausalLM
-
-    model, tokenizer = (
-        LlamaForCausalLM.from_pretrained(folder),
-        AutoTokenizer.from_pretrained(folder),
-    )
-    found = []
-    for prompt in PROMPTS:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        told = model.generate(ids, max_new_tokens=TOKENS, do_sample=False)
-        found.append([int(token) for token in told[0][ids.shape[1] :]])
-    return found
 
 
 class Server(Daemon):
@@ -67,24 +24,27 @@ class Server(Daemon):
 
     def __init__(
         self, name: str, cluster: Cluster, model: str, flags: Sequence[str] = (), *,
-        eager: bool = True, environ: dict[str, str] | None = None,
+        eager: bool = True, environ: dict[str, str] | None = None, by: Sequence[str] = (),
+        served: str = "",
     ) -> None:  # fmt: skip
         """Describe it.
 
         Args:
             name: for messages.
             cluster: where its log and cache are, and whose environment it has.
-            model: a directory.
+            model: a directory, or what `by` takes for it.
             flags: more flags of `vllm serve`.
             eager: don't compile, which is quicker to start.
             environ: added to its environment.
+            by: what stands before `vllm serve`, such as `p2pcache run --`.
+            served: what clients call the model; "": we name it.
         """
         (port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{port}"
-        self.model, self.flags = model, list(flags)
-        common = ["--served-model-name", "tiny", "--dtype", "float32", "--max-model-len", "128",
-                  "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
-        command = [str(VENV / "bin" / "vllm"), "serve", model, *common, *flags]
+        self.model, self.flags, self.served = model, list(flags), served or "tiny"
+        common = ["--dtype", "float32", "--max-model-len", "128", "--host", "127.0.0.1",
+                  "--port", str(port), *([] if served else ["--served-model-name", "tiny"])]  # fmt: skip
+        command = [*by, str(VENV / "bin" / "vllm"), "serve", model, *common, *flags]
         super().__init__(
             name, [*command, *(["--enforce-eager"] if eager else [])],
             cluster.root / f"vllm-{name.replace(' ', '-')}.log",
@@ -110,23 +70,63 @@ class Server(Daemon):
         for part in parts:
             assert part in self.log(), f"{self.name} didn't say {part!r}; {self.tail()}"
 
-    def answers(self) -> list[list[int]]:
-        """The tokens that it puts after each prompt."""
-        return [self._answer(prompt) for prompt in PROMPTS]
+    @contextlib.contextmanager
+    def serving(self) -> Iterator[None]:
+        """Serve for as long as the block runs; it has ended afterwards."""
+        try:
+            self.serve()
+            yield
+        finally:
+            self.stop()
 
-    def _answer(self, prompt: str) -> list[int]:
-        asked = {"model": "tiny", "prompt": prompt, "max_tokens": TOKENS, "temperature": 0,
-                 "return_token_ids": True}  # fmt: skip
-        request = urllib.request.Request(
-            f"{self.url}/v1/completions", json.dumps(asked).encode(),
-            {"Content-Type": "application/json"},
+    def reload(self, weights: str) -> float:
+        """Let all workers load other weights; seconds that it took.
+
+        Args:
+            weights: a directory, or what its loader takes for one.
+        """
+        began = time.monotonic()
+        self.ask("/collective_rpc", method="reload_weights", kwargs={"weights_path": weights})
+        return time.monotonic() - began
+
+    def answers(self, model: str = "") -> list[list[int]]:
+        """The tokens that it puts after each prompt.
+
+        Args:
+            model: what to ask; "": the model that it serves.
+        """
+        return [self._answer(prompt, model or self.served) for prompt in PROMPTS]
+
+    def refusal(self, model: str) -> str:
+        """What it says to whoever asks for a model that it hasn't."""
+        try:
+            self.answers(model)
+        except AssertionError as error:
+            return str(error)
+        raise AssertionError(f"{self.name} serves {model}")
+
+    def _answer(self, prompt: str, model: str) -> list[int]:
+        told = self.ask(
+            "/v1/completions", model=model, prompt=prompt, max_tokens=TOKENS, temperature=0,
+            return_token_ids=True,
         )  # fmt: skip
+        return [int(token) for token in told["choices"][0]["token_ids"]]
+
+    def ask(self, path: str, **body: Any) -> dict[str, Any]:
+        """Post to its API; what it told.
+
+        Raises:
+            AssertionError: it refused, with its reason.
+        """
+        request = urllib.request.Request(
+            f"{self.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
         try:
             with urllib.request.urlopen(request, timeout=ASK_S) as answer:
                 told: dict[str, Any] = json.load(answer)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{self.name}: {error}: {error.read()[:500]!r}") from None
-        return [int(token) for token in told["choices"][0]["token_ids"]]
+        return told
 
 
 def engine_environ(cluster: Cluster) -> dict[str, str]:
