@@ -247,6 +247,8 @@ def load_into(
     filter: Filter | None = None,  # noqa: A002
     stage: tuple[int, int] | None = None,
     parallel: ParallelAxis | Sequence[ParallelAxis] = (),
+    subfolder: str | None = None,
+    files: str | Sequence[str] | None = None,
     memory_limit: int | str | None = None,
     fetch: Fetch = "all",
     agent: str | None = None,
@@ -267,6 +269,8 @@ def load_into(
         filter: see `iter_tensors`.
         stage: see `iter_tensors`.
         parallel: see `iter_tensors`; targets have the shapes of the slices.
+        subfolder: see `iter_tensors`.
+        files: see `iter_tensors`.
         memory_limit: bounds the memory for conversions and the pinned ring; other tensors need none.
             None: 64 MiB; 256 MiB where a target lies on a device.
         fetch: see `iter_tensors`.
@@ -285,7 +289,7 @@ def load_into(
     """
     _limit(memory_limit, HOST_LIMIT)  # before anything is opened
     axes = _axes(stage, parallel)
-    session = open_session(ref_or_dir, agent, fetch, timeout_s)
+    session = open_session(ref_or_dir, agent, fetch, timeout_s, Part.parse(subfolder, files))
     try:
         items = select_tensors(list(session.catalog.tensors.values()), filter, axes)
         plan = plan_placement(module_or_dict, items, strict=strict)

@@ -173,6 +173,9 @@ def test_parts_of_a_pipeline_and_variants_of_weights(tmp_path: Path) -> None:
             with p2pcache.safe_open(tmp_path, **told) as model:
                 assert model.keys() == list(wanted)
                 assert "unet/a.safetensors" in model.files()
+    targets = {name: torch.zeros(4) for name in text}
+    p2pcache.load_into(targets, tmp_path, subfolder="text_encoder")
+    assert {name: torch_bytes(tensor) for name, tensor in targets.items()} == text
     for wrong in ("../unet", "/unet"):
         with pytest.raises(UsageError, match="folder of the model"):
             p2pcache.load(tmp_path, subfolder=wrong)

@@ -56,6 +56,7 @@ def from_pretrained(
     auto_class: Any,
     *,
     config: Any = None,
+    subfolder: str = "",
     memory: Memory = "auto",
     agent: str | None = None,
     timeout_s: float | None = None,
@@ -70,6 +71,7 @@ def from_pretrained(
         ref_or_dir: a directory, or a ref.
         auto_class: `AutoModelForCausalLM`, or any class with transformers' `from_pretrained`.
         config: the model's; None: from its config.json.
+        subfolder: the folder that has it, such as "text_encoder" of a pipeline; "": it lies at the top.
         memory: "private": parameters on the host have memory of their own; else see `iter_tensors`.
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
         timeout_s: of each tensor's bytes, in seconds; None: no limit.
@@ -95,12 +97,13 @@ def from_pretrained(
         weights = str(pinned)
     device = _one_gpu(kwargs.get("device_map"))
     with safe_open(
-        weights, device=device or "cpu", agent=agent, timeout_s=timeout_s, memory=memory
-    ) as found:
+        weights, device=device or "cpu", subfolder=subfolder, memory=memory, agent=agent,
+        timeout_s=timeout_s,
+    ) as found:  # fmt: skip
         whole = found.directory
-        if memory == "auto" and whole is not None and _can_take(whole):
-            return _its_own_way(auto_class, whole, config, kwargs)
-        return _tensor_by_tensor(auto_class, found, folder, config, kwargs)
+        if memory == "auto" and whole is not None and _can_take(whole / subfolder):
+            return _its_own_way(auto_class, whole / subfolder, config, kwargs)
+        return _tensor_by_tensor(auto_class, found, folder / subfolder, config, kwargs)
 
 
 def _one_gpu(device_map: Any) -> str | None:

@@ -118,6 +118,24 @@ def test_a_directory_that_transformers_itself_can_not_read(
     same(p2pcache.from_pretrained(whole, AutoModelForCausalLM, dtype="auto"), theirs)
 
 
+@pytest.mark.slow
+def test_one_model_of_a_pipeline(model: tuple[Path, Path], tmp_path: Path) -> None:
+    pipeline, how = tmp_path / "pipeline", {"subfolder": "text_encoder", "dtype": "auto"}
+    shutil.copytree(model[0], pipeline / "text_encoder")
+    (pipeline / "model_index.json").write_text("{}")
+    push(tmp_path / "origin", pipeline, "team/pipeline:v1")
+    theirs = LlamaForCausalLM.from_pretrained(pipeline, **how)
+    same(p2pcache.from_pretrained(pipeline, AutoModelForCausalLM, **how), theirs)
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        agent = f"unix://{socket}"
+        for _ in ("it arrives", "it is here"):
+            ours = p2pcache.from_pretrained(
+                "team/pipeline:v1", AutoModelForCausalLM, agent=agent, **how
+            )
+            same(ours, theirs)
+            p2pcache.snapshot("team/pipeline:v1", agent=agent)
+
+
 def test_memory_of_its_own(model: tuple[Path, Path]) -> None:
     theirs = AutoModelForCausalLM.from_pretrained(model[0], dtype="auto")
     for memory in ("private", "mapped"):
