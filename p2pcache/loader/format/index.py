@@ -86,11 +86,20 @@ def weight_files(
 
 
 def likely_files(files: Iterable[str]) -> set[str]:
-    """The files that hold the tensors of a model without an index."""
+    """The files that hold the tensors of a model without an index.
+
+    Beside `model.safetensors` a `model.fp16.safetensors` is a variant of it, which is loaded on request alone.
+    """
     every = {path for path in files if path.endswith(_SUFFIX)}
     found = {path for path in every if "/" not in path} or every
+    found = {path for path in found if _without_variant(path) not in found}
     plain = {path for path in found if not path.startswith("consolidated")}
     return plain or found  # some publishers add the same weights under that name
+
+
+def _without_variant(path: str) -> str:
+    stem, dot, _ = path.removesuffix(_SUFFIX).rpartition(".")
+    return f"{stem}{_SUFFIX}" if dot else ""
 
 
 def natural(text: str) -> list[tuple[int, str]]:
@@ -124,7 +133,7 @@ def merge(
             if name in table:
                 raise InvalidHeader(
                     f"{model}: tensor {name[:100]!r} is in {table[name].path} and in {path}; "
-                    "an index must say which one counts"
+                    "an index must say which one counts, or `files` of a load"
                 )
             table[name] = info
     absent = chosen.keys() - table.keys()

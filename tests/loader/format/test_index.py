@@ -48,6 +48,14 @@ def test_of_several_indexes_one_must_have_the_usual_name() -> None:
         find_index({INDEX: 1 << 40}, "m")
 
 
+def test_variants_of_a_file_are_left_to_who_asks_for_them() -> None:
+    files = ["unet/m.fp16.safetensors", "unet/m.safetensors", "unet/m.non_ema.safetensors"]
+    assert weight_files(files, None, "m") == ["unet/m.safetensors"]
+    assert weight_files(files[::2], None, "m") == sorted(files[::2])  # variants of nothing here
+    parts = ["v1.5.safetensors", "v1.6.safetensors"]
+    assert weight_files(parts, None, "m") == parts
+
+
 def test_consolidated_doubles_and_subdirectories() -> None:
     both = ["model.safetensors", "consolidated.00.safetensors", "onnx/m.safetensors"]
     assert weight_files(both, None, "m") == ["model.safetensors"]
