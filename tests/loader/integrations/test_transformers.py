@@ -120,7 +120,8 @@ def test_a_directory_that_transformers_itself_can_not_read(
 
 @pytest.mark.slow
 def test_one_model_of_a_pipeline(model: tuple[Path, Path], tmp_path: Path) -> None:
-    pipeline, how = tmp_path / "pipeline", {"subfolder": "text_encoder", "dtype": "auto"}
+    pipeline = tmp_path / "pipeline"
+    how: dict[str, Any] = {"subfolder": "text_encoder", "dtype": "auto"}
     shutil.copytree(model[0], pipeline / "text_encoder")
     (pipeline / "model_index.json").write_text("{}")
     push(tmp_path / "origin", pipeline, "team/pipeline:v1")
