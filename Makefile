@@ -52,7 +52,7 @@ engines: setup   ## source of vLLM and SGLang, which contract tests read (offlin
 azurite:         ## a stand-in for Azure's blobs, which tests of az:// read from (npm; offline those skip)
 	sh .ci/install-azurite
 
-vllm-server: setup  ## a real vLLM server on this CPU in front of real agents (downloads 400 MB; half an hour on two cores)
+vllm-server: setup  ## a real vLLM server on this CPU in front of real agents (downloads 400 MB; three quarters of an hour on two cores)
 	$(BIN)/python .ci/install_vllm.py
 	$(BIN)/python -m loadtest.vllm_server
 
