@@ -3,9 +3,8 @@
 The link reconnects for ever with growing pauses. Each `Announce` contains all that the tracker must know, so a
 lost connection or a restarted tracker costs time only.
 
-TCP keeps the connection to a hanging tracker, or across a broken network, open for a quarter of an hour or for
-ever. So the link pings a quiet tracker, and every WebSocket server answers that. A tracker that is silent for
-`silence_s` is lost.
+The link pings a quiet tracker, and every WebSocket server answers that. What it thinks of one that doesn't answer is
+decided in `core.protocol.silence`. While a tracker is doubted the link is down for the rest of the agent.
 """
 
 import asyncio
@@ -24,6 +23,7 @@ from p2pcache.agent.tracker_handshake import handshake, settle
 from p2pcache.agent.tracker_route import PinnedResolver, Target, TrackerRoute
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.protocol.silence import Silence, Step
 from p2pcache.errors import (
     NotAllowed,
     P2PCacheError,
@@ -42,11 +42,7 @@ log = logging.getLogger(__name__)
 HANDSHAKE_S = 10.0  # docs/protocol.md; to connect, and then to `Settled`
 DIAL_S = 3.0  # to connect, while another tracker may be the active one
 SILENCE_S = 10.0  # docs/protocol.md
-SILENCE_OF_SEVERAL_S = (
-    5.0  # while a tracker hangs nobody grants; with another one, loss is noticed sooner
-)
-LOOKS = 10  # at a connection within SILENCE_S
-PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
+SILENCE_OF_SEVERAL_S = 5.0  # another one may be the active one by then
 GOODBYE_S = 2.0  # for each side's half of a goodbye
 FIRST_RETRY_S = 0.2  # the first pause, so that a restarted tracker is found again quickly
 LAST_RETRY_S = 5.0  # the longest pause, so that a dead tracker is not dialled too often
@@ -74,8 +70,8 @@ class TrackerHandler(Protocol):
 class TrackerLink:
     """One member connection.
 
-    `connected` is true between `tracker_up` and `tracker_down`; `epoch` is the tracker's of the
-    last connection. `tried` is set once the first attempt to connect is over.
+    `connected` is true between `tracker_up` and `tracker_down`; grants that come outside are void. `epoch` is the
+    tracker's of the last connection. `tried` is set once the first attempt to connect is over.
     """
 
     def __init__(
@@ -118,12 +114,13 @@ class TrackerLink:
         self.epoch = 0
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
-        # Why the last attempt failed, if a key or certificate was the cause.
-        self.refusal: NotAllowed | None = None
+        self.refusal: NotAllowed | None = (
+            None  # key or certificate, if the last attempt failed by it
+        )
         self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
         self.changed_at = time.time()  # unix seconds of the last change of `connected`
         self.local_host = ""  # our address on the last connection
-        self.losses = 0  # connections that broke, since start
+        self.losses = 0  # times that the tracker was lost or doubted, since start
         self._node = node
         self._secret = secret
         self._handler = handler
@@ -132,13 +129,12 @@ class TrackerLink:
         self._tls = tls
         self._cache_dir = cache_dir
         self._usual_s = silence_s
-        self._silence_s = silence_s or SILENCE_S
+        self._silence = Silence(silence_s or SILENCE_S)
         self._newest = 0  # generation of a tenure that we met; what is older is void
         self._logged: dict[Target, str] = {}  # the trouble with each tracker
         self._pause_s = FIRST_RETRY_S
         self._resolver = PinnedResolver()
         self._instance = secrets.randbits(63) or 1
-        self._quiet = 0  # looks since the last sign of life
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: asyncio.Queue[m.ToTracker | None] = asyncio.Queue()  # None: a ping
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
@@ -209,9 +205,8 @@ class TrackerLink:
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            raise Unreachable(
-                f"tracker {self.url} didn't answer {what!r} in {timeout_s:.0f} s"
-            ) from None
+            why = f"tracker {self.url} didn't answer {what!r} in {timeout_s:.0f} s"
+            raise Unreachable(why) from None
         finally:
             del self._questions[number]
 
@@ -233,9 +228,7 @@ class TrackerLink:
         finally:
             if socket is not None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(
-                        GOODBYE_S
-                    ):  # a tracker that doesn't read must not hold us up
+                    async with asyncio.timeout(GOODBYE_S):  # it may not read
                         await socket.close()
 
     async def _dial(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
@@ -252,18 +245,15 @@ class TrackerLink:
         if self._tls is not None:
             check_role(socket.get_extra_info("peercert"), "tracker")
         await handshake(socket, self._secret, self._node, self.url)
-        said = msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
-        await socket.send_bytes(m.encode(said))
+        await socket.send_bytes(m.encode(self._announcement()))
         try:
             settled = await settle(socket, self._route, target)
         except link_trouble.Twin as twin:
-            raise NotAllowed(
-                link_trouble.twin_text(self._node, str(twin), self._cache_dir)
-            ) from None
+            text = link_trouble.twin_text(self._node, str(twin), self._cache_dir)
+            raise NotAllowed(text) from None
         if settled.fenced and settled.epoch < self._newest:
-            raise Unreachable(
-                f"its generation {settled.epoch} is over: another tracker was active later"
-            )
+            text = f"its generation {settled.epoch} is over: another tracker was active later"
+            raise Unreachable(text)
         self._newest = max(self._newest, settled.epoch if settled.fenced else 0)
         return settled
 
@@ -275,60 +265,60 @@ class TrackerLink:
         Raises:
             Unreachable: the tracker was silent for too long.
         """
-        self._socket, self.connected, self.epoch = socket, True, settled.epoch
-        self.changed_at = time.time()
-        self.refusal = None
         self.tried.set()
+        self._socket, self.refusal, self._pause_s = socket, None, FIRST_RETRY_S
         self._outbox = asyncio.Queue()
-        self._quiet, self._pause_s = 0, FIRST_RETRY_S
-        self._silence_s = self._usual_s or (
-            SILENCE_OF_SEVERAL_S if self._route.several else SILENCE_S
-        )
+        several_s = SILENCE_OF_SEVERAL_S if self._route.several else SILENCE_S
+        silence = self._silence = Silence(self._usual_s or several_s, settled.doubt_s)
         self._logged.clear()
         log.info("member of the cluster at %s", target)
-        helpers = [
-            self._tasks.spawn(self._write(socket), name="tracker-write"),
-            self._tasks.spawn(self._beat(settled.heartbeat_s), name="tracker-heartbeat"),
-        ]
+        spawn = self._tasks.spawn
+        helpers = [spawn(self._write(socket), name="tracker-write")]
+        helpers.append(spawn(self._beat(settled.heartbeat_s), name="tracker-heartbeat"))
         why, silent = "connection lost", False
         try:
             async with asyncio.timeout(None) as alive:
-                watching = self._watch(socket, alive)
-                helpers.append(self._tasks.spawn(watching, name="tracker-watch"))
-                self._handler.tracker_up(settled)
+                helpers.append(spawn(self._watch(socket, alive), name="tracker-watch"))
+                self._go_up(settled)
                 await self._read(socket)
         except TimeoutError:
-            why, silent = f"it said nothing for {self._silence_s:.0f} s", True
+            why, silent = f"it said nothing for {silence.lost_s:g} s", True
             raise Unreachable(why) from None
         finally:
             for task in helpers:
                 task.cancel()
             self._route.on_lost(target, away=silent)
-            self._went_down(why)
+            self._socket, self.last_error = None, why
+            if self.connected:
+                self._go_down(f"{why}; reconnecting")
 
     async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
-        """End `alive` when the tracker was silent for `LOOKS` looks.
-
-        It counts looks and not seconds, because a stopped process or a busy loop reads nothing, and that is no
-        silence of the tracker. Messages that came meanwhile are read before the next look.
-        """
+        """Look at the tracker until it is lost, and end `alive` then. What came meanwhile is read before each look."""
         loop, sock = asyncio.get_running_loop(), socket.get_extra_info("socket")
+        silence = self._silence
         while True:
             looked = loop.time()
-            await asyncio.sleep(self._silence_s / LOOKS)
+            await asyncio.sleep(silence.look_s)
             # The bytes of a long message over a slow link are signs of life.
             if sock is not None and tcp_info.quiet_s(sock) < loop.time() - looked:
-                self._quiet = 0
-            self._quiet += 1
-            if self._quiet > LOOKS:
-                alive.reschedule(loop.time())
-                return
-            if self._quiet in PING_AT:
-                self._outbox.put_nowait(None)
+                silence.on_sign()
+            match silence.on_look():
+                case Step.PING:
+                    self._outbox.put_nowait(None)
+                case Step.DOUBT:
+                    self.last_error = f"it says nothing for {silence.doubt_s:g} s"
+                    self._go_down(self.last_error)
+                case Step.LOST:
+                    alive.reschedule(loop.time())
+                    return
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        told = False  # the announcement that ends a doubt
         async for frame in socket:
-            self._quiet = 0
+            self._silence.on_sign()
+            if self._silence.doubted and not told:
+                told = True
+                self._outbox.put_nowait(self._announcement())
             if frame.type is aiohttp.WSMsgType.PONG:
                 continue
             if frame.type is aiohttp.WSMsgType.PING:
@@ -341,7 +331,12 @@ class TrackerLink:
                 self._answered(message)
             elif isinstance(message, m.Grant) and message.epoch != self.epoch:
                 log.debug("void: a grant of epoch %d", message.epoch)
-            elif not isinstance(message, m.Settled | m.Standby):
+            elif isinstance(message, m.Settled) and self._silence.doubted:
+                told = False
+                self._silence.on_settled()
+                log.info("the tracker at %s speaks again", self.url)
+                self._go_up(message)
+            elif self.connected and not isinstance(message, m.Settled | m.Standby):
                 self._handler.tracker_said(message)
 
     async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
@@ -371,19 +366,24 @@ class TrackerLink:
         else:
             future.set_exception(from_code(message.code, message.message))
 
-    def _went_down(self, why: str) -> None:
-        self._socket, self.connected = None, False
+    def _announcement(self) -> m.Announce:
+        return msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
+
+    def _go_up(self, settled: m.Settled) -> None:
+        self.connected, self.epoch = True, settled.epoch
+        self.changed_at = time.time()
+        self._handler.tracker_up(settled)
+
+    def _go_down(self, why: str) -> None:
+        self.connected = False
         self.changed_at = time.time()
         self.losses += not self._closing.is_set()
-        self.last_error = why
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(Unreachable(f"connection to tracker {self.url} was lost"))
         self._handler.tracker_down()
         if not self._closing.is_set():
-            log.warning(
-                "lost the tracker at %s (%s); going on without it, reconnecting", self.url, why
-            )
+            log.warning("lost the tracker at %s (%s); going on without it", self.url, why)
 
     def _on_failure(self, target: Target, error: Exception) -> None:
         if isinstance(error, link_trouble.Elsewhere | link_trouble.NoneActive):

@@ -33,14 +33,17 @@ class AwakeClock:
     """
 
     def __init__(self, real: Callable[[], float] = time.monotonic) -> None:
+        self.on_stood_still: Callable[[float], None] = lambda _: None  # called with the time now
         self._real = real
         self._now = self._looked = real()
 
     def now(self) -> float:
         """Monotonic seconds."""
         real = self._real()
-        self._now += min(real - self._looked, MOST_S)
-        self._looked = real
+        passed, self._looked = real - self._looked, real
+        self._now += min(passed, MOST_S)
+        if passed > MOST_S:
+            self.on_stood_still(self._now)
         return self._now
 
     def wall(self) -> float:

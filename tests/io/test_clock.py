@@ -19,6 +19,17 @@ def test_a_pause_of_the_process_is_no_time() -> None:
     assert clock.now() - began == 0.5 + 2 * MOST_S
 
 
+def test_somebody_is_told_of_a_pause() -> None:
+    real = 100.0
+    clock = AwakeClock(lambda: real)
+    told: list[float] = []
+    clock.on_stood_still = told.append
+    for step in (0.25, MOST_S, 3.0, 0.25):
+        real += step
+        clock.now()
+    assert told == [100.25 + 2 * MOST_S]
+
+
 async def test_the_clock_grows() -> None:
     clock = AwakeClock()
     before = clock.now()

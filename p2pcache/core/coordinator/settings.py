@@ -19,6 +19,11 @@ MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
 MAX_SECONDS = 1e8  # three years: the same
 
+# -- silence of this tracker --
+DOUBT_S = 1.6  # until agents go on without it: a pause of a second, as of a disk, isn't worth it
+DOUBT_MEMBERS = 500  # that ping it in this time; with more of them all take longer, as pings cost processor time
+HOLD_S = 0.5  # after it stood still, until it grants: agents that went on without it say first what they read
+
 # -- complaints --
 BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie
 ACCUSERS_TO_HIDE = 2  # nodes that were sent to a holder in vain: one alone may be cut off itself

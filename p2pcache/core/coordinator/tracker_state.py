@@ -6,11 +6,12 @@ it all from the members' announcements. It doesn't answer questions (`Ask`): the
 
 import dataclasses
 import heapq
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 
 from p2pcache.core.coordinator.ended_pulls import ended_pulls
+from p2pcache.core.coordinator.grant_right import GrantRight
 from p2pcache.core.coordinator.settings import (
     MAX_AWAITED,
     MAX_MEMBER_BYTES,
@@ -37,7 +38,6 @@ from p2pcache.core.membership.outputs import (
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.protocol.keep_orders import KeptReport
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex
@@ -69,7 +69,7 @@ class TrackerState:
             remembered: members of each swarm before a restart (node ids by manifest digest).
         """
         self.epoch = epoch
-        self.may_grant: Callable[[], bool] | None = None  # our tenure's word; None: there is none
+        self.right = GrantRight()
         self.registry = Registry(members)
         self.dials = DialBacks()
         self.swarms: dict[str, SwarmTracker] = {}
@@ -118,8 +118,6 @@ class TrackerState:
                 self._forget(node, now, out, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._on_swarm(node, message, now, out)
-            case m.Ask() | m.Warmed() | m.NodeAnswer() | KeptReport():
-                pass
         return out
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
@@ -191,8 +189,7 @@ class TrackerState:
 
     def story(self, digest: str, run: RunIndex) -> list[str]:
         """What happened to a run's leases, oldest first."""
-        swarm = self.swarms.get(digest)
-        return [] if swarm is None else swarm.book.story_of(run)
+        return self.swarms[digest].book.story_of(run) if digest in self.swarms else []
 
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
@@ -216,13 +213,10 @@ class TrackerState:
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
-        swarm, nodes = self.swarms.get(digest), self.registry.nodes
-        complete = frozenset(swarm.roster.complete) if swarm is not None else frozenset()
-        pulling = swarm.roster.pulling if swarm is not None else set()
-        holders = {n: nodes[n] for n in sorted(complete | pulling)}
-        rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
-        others = {n: r for n, r in rest.items() if r.warms}
-        return ReplicaPlacement(complete, holders, others, len(rest) - len(others))
+        roster = self.swarms[digest].roster if digest in self.swarms else None
+        complete = frozenset(roster.complete) if roster is not None else frozenset()
+        pulling = roster.pulling if roster is not None else set()
+        return ReplicaPlacement.among(complete, pulling, self.registry.nodes)
 
     def on_warming(self, node: NodeId, digest: str) -> None:
         """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
@@ -241,8 +235,9 @@ class TrackerState:
         if node not in self.registry.nodes:
             out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
-        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, bool(self.may_grant)
-        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced)))
+        doubt_s = self.right.doubt_s(len(self.registry.nodes))
+        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, self.right.fenced
+        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt_s)))
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
         self.waiting.forget(node)
@@ -375,8 +370,10 @@ class TrackerState:
 
     def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
         """Let a swarm do what is due after something happened, and note its next wakeup."""
-        swarm.step(now, out, grants=self.may_grant is None or self.may_grant())
+        swarm.step(now, out, grants=self.right.may_grant(now))
         wakeup = swarm.next_wakeup()
+        if now < self.right.listens_until:
+            self._settle_soon(swarm, self.right.listens_until)
         if wakeup is not None:
             self._settle_soon(swarm, wakeup)
 

@@ -19,6 +19,22 @@ class ReplicaPlacement(NamedTuple):
     others: dict[NodeId, Node]  # connected, and understand `Warm`
     older: int  # connected, of a release that doesn't
 
+    @classmethod
+    def among(
+        cls, complete: frozenset[NodeId], pulling: set[NodeId], nodes: Mapping[NodeId, Node]
+    ) -> "ReplicaPlacement":
+        """The situation.
+
+        Args:
+            complete: the members that have all of the model.
+            pulling: those that fetch all of it.
+            nodes: all members of the cluster.
+        """
+        holders = {n: nodes[n] for n in sorted(complete | pulling)}
+        rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
+        others = {n: r for n, r in rest.items() if r.warms}
+        return cls(complete, holders, others, len(rest) - len(others))
+
 
 def choose(
     candidates: Mapping[NodeId, Node],

@@ -239,6 +239,7 @@ class Settled(_Message, tag=32, frozen=True):
     heartbeat_s: float
     lease_ttl_s: float
     fenced: bool = False  # the epoch is a tenure's generation: what has a lower one is void
+    doubt_s: float = 0.0  # of silence after which agents go on without it; 0: only when it is lost
 
 
 class Swarm(_Message, tag=33, frozen=True):

@@ -3,6 +3,8 @@
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.coordinator.grant_right import GrantRight
+from p2pcache.core.coordinator.settings import DOUBT_MEMBERS, DOUBT_S, HOLD_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, Y, members_of, state
@@ -378,3 +380,33 @@ def test_a_wish_of_another_length_is_refused(wanted: bytes) -> None:
         world.say(1, m.LeaseReport(X, EPOCH, credit=1, wanted=wanted))
     with pytest.raises(RemoteProtocolError, match="bitmap"):
         world.say(1, m.Enter(m.SwarmState(X, RUNS, credit=1, wanted=wanted)))
+
+
+# -- a tracker that stood still -----------------------------------------------------------------------
+
+
+def test_a_tracker_that_stood_still_listens_before_it_grants() -> None:
+    """An agent's old report waited in its socket, and it granted what others had read by themselves meanwhile."""
+    world = World()
+    for node in (1, 2):
+        world.join(node, credit=1)
+    (run,) = world.granted(1)
+    world.forget_mail()
+    world.now += 3.0
+    world.tracking.right.on_stood_still(world.now)
+    world.done(1, run)
+    assert not world.granted(1)
+    read = bitset.full(20)  # by owners
+    for node in (1, 2):
+        world.announce(node, state(read, credit=1))
+    assert not world.granted(1) + world.granted(2)
+    world.wait(2 * HOLD_S)
+    assert sorted(world.granted(1) + world.granted(2)) == [20, 21], "though nobody asked again"
+
+
+def test_how_soon_agents_do_without_a_tracker() -> None:
+    right = GrantRight()
+    assert right.doubt_s(8) == 0.0, "there is no other one"
+    right.tenure = lambda: True
+    assert right.doubt_s(8) == right.doubt_s(DOUBT_MEMBERS) == DOUBT_S
+    assert right.doubt_s(20 * DOUBT_MEMBERS) == pytest.approx(20 * DOUBT_S), "pings would cost much"
