@@ -208,9 +208,9 @@ class SwarmDriver:
         """This node is a member again; the announcement contained this swarm's state."""
         self.post(e.TrackerUp(epoch))
 
-    def tracker_down(self) -> None:
-        """The tracker is lost. Peers go on, and granted leases last until they expire."""
-        self.post(e.TrackerDown())
+    def tracker_down(self, *, silent: bool) -> None:
+        """The tracker is lost, or silent. Peers go on, and granted leases last until they expire."""
+        self.post(e.TrackerDown(silent))
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """A message about this swarm."""

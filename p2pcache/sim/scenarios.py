@@ -23,6 +23,9 @@ SLOW_DISK = 0.3  # rate at which a slow disk takes bytes, of a link's
 SYNCED_S = 2.0  # a node that dies keeps the runs that it had this long before: its bitmap is synced as often
 BACK_AFTER_S = 5.0  # until a pod that crashed is started again
 TRACKER_BACK_AFTER_S = 2.0
+LEFT_AFTER_S = (
+    5.5  # agents leave a tracker of several that says nothing: `tracker_link.SILENCE_OF_SEVERAL_S`
+)
 START_SPREAD_S = 0.1  # pods of one deployment don't start in the same millisecond
 
 
@@ -64,6 +67,8 @@ class Storm:
     tracker: bool = True
     no_tracker_after: float | None = None  # the tracker dies for good at this point
     tracker_restart: float | None = None  # the tracker dies at this point and comes back 2 s later
+    # The tracker stops at this point for so many seconds; if agents have left it by then, another one takes over.
+    tracker_frozen: tuple[float, float] | None = None
     notes: bool = False  # it comes back with its notes of the members, as after an orderly stop
     parts: int = 0  # each node wants one of this many parts of the model; 0: all of it
     outage: float | None = None  # storage refuses every read for a while from this point
@@ -196,6 +201,8 @@ class Run:
         if storm.tracker_restart is not None:
             at = storm.tracker_restart * scale
             world.at(at, self._restart_tracker)
+        if storm.tracker_frozen is not None:
+            world.at(storm.tracker_frozen[0] * scale, self._freeze_tracker, storm.tracker_frozen[1])
         if storm.outage is not None:
             world.at(storm.outage * scale, self.cluster.refuse_reads, storm.outage_s)
         if storm.frozen is not None:
@@ -212,6 +219,15 @@ class Run:
         )
         tracker.die()
         self.cluster.world.after(TRACKER_BACK_AFTER_S, tracker.start, notes)
+
+    def _freeze_tracker(self, seconds: float) -> None:
+        world, tracker = self.cluster.world, self.cluster.tracker
+        tracker.freeze()
+        if seconds < LEFT_AFTER_S:
+            world.after(seconds, tracker.thaw)
+        else:
+            world.after(LEFT_AFTER_S, tracker.die)
+            world.after(seconds, tracker.start)
 
     def _crash(self) -> None:
         alive = [n for n in self.ordinary if n.alive]

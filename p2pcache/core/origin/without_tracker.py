@@ -76,15 +76,15 @@ class WithoutTracker:
         self._planned_at = now
         self._plan_at = now  # when to plan again
 
-    def on_tracker_down(self, now: float) -> None:
-        """The tracker is gone."""
+    def on_tracker_down(self, now: float, *, silent: bool) -> None:
+        """The tracker is gone. `silent`: its connection stands, and long enough was waited for a word of it."""
         if not self.tracker_up:
             return
         self.tracker_up = False
         self._down_since = self._plan_at = now
         self._met = True
         self._pace.on_tracker_lost()
-        self._return_s = RETURN_S * (1 + self._dice.random() / 2)
+        self._return_s = 0.0 if silent else RETURN_S * (1 + self._dice.random() / 2)
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0

@@ -343,9 +343,9 @@ class Scheduler:
         self._stuck.on_tracker_up(now)
         self._origin.on_tracker_up()
 
-    def _on_tracker_down(self, _event: events.TrackerDown, now: float) -> None:
+    def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
         self._tracker_up = False
-        self._origin.on_tracker_down(now)
+        self._origin.on_tracker_down(now, silent=event.silent)
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.on_members(event.nodes)

@@ -116,7 +116,9 @@ class TrackerUp:
 
 @dataclass(slots=True)
 class TrackerDown:
-    """The connection to the tracker is gone."""
+    """The tracker grants nothing any more: its connection broke, or it is silent."""
+
+    silent: bool = False  # the connection stands, so that it isn't made again soon
 
 
 @dataclass(slots=True)

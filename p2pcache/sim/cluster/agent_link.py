@@ -16,6 +16,7 @@ class TrackerEnd(Protocol):
     """What an agent sees of its tracker."""
 
     side: int  # of a partition
+    frozen: bool  # it is stopped
 
     def reachable(self, agent: NodeState) -> bool:
         """Whether a connection can be made now."""
@@ -35,6 +36,7 @@ class AgentLink:
         self._tracker = tracker
         self.epoch = 0
         self.connected = False
+        self.doubted = False  # the tracker is, so that we go by the rules without one
         self._generation = 0  # of the connection: late messages of an old one are dropped
 
     def connect(self) -> None:
@@ -46,17 +48,14 @@ class AgentLink:
         if not self._tracker.reachable(agent):
             world.after(RECONNECT_S * (0.5 + world.dice.random()), self.connect)
             return
-        self.connected = True
+        self.connected, self.doubted = True, False
         self._generation += 1
-        address, rack = f"{ip_address(agent.node + 1)}:7401", agent.place.rack
-        self.tell(
-            m.Announce(address, "sim", rack=rack, swarms=(agent.announced_state(first=True),))
-        )
+        self.tell(self._announcement())
         world.after(self._beat_s(), self._beat, self._generation)
 
     def tell(self, message: m.ToTracker) -> None:
         """Send a message, if there is a connection."""
-        if self.connected:
+        if self.connected and not self.doubted:
             agent, tracker = self._agent, self._tracker
             queued_s = agent.env.queued_s(agent.up)
             agent.env.post(agent.side, tracker.side, tracker.hear, self, message, queued_s=queued_s)
@@ -66,14 +65,27 @@ class AgentLink:
         if not self.connected or generation != self._generation:
             return
         if isinstance(message, m.Settled):
+            self.doubted = False
             if (
                 not self.epoch
             ):  # before it met a tracker, the node may read nothing and knows no other one
                 self._agent.progress_at = self._agent.world.now
             self.epoch = message.epoch
             self._agent.post(events.TrackerUp(message.epoch))
-        else:
+        elif not self.doubted:
             self._agent.from_tracker(message)
+
+    def doubt(self) -> None:
+        """The tracker has said nothing for long."""
+        if self.connected and self._tracker.frozen and self._agent.alive:
+            self.doubted = True
+            self._agent.post(events.TrackerDown(silent=True))
+
+    def believe(self) -> None:
+        """The doubted tracker speaks: it gets our announcement anew."""
+        if self.connected and self.doubted:
+            agent, tracker = self._agent, self._tracker
+            agent.env.post(agent.side, tracker.side, tracker.hear, self, self._announcement())
 
     def broken(self) -> None:
         """The connection is gone; tried again if the agent lives."""
@@ -83,7 +95,8 @@ class AgentLink:
         agent = self._agent
         self._tracker.lost(agent.node)
         if agent.alive:
-            agent.post(events.TrackerDown())
+            if not self.doubted:
+                agent.post(events.TrackerDown())
             self.connect()
 
     @property
@@ -100,6 +113,11 @@ class AgentLink:
     def side(self) -> int:
         """Of a partition."""
         return self._agent.side
+
+    def _announcement(self) -> m.Announce:
+        agent = self._agent
+        address, rack = f"{ip_address(agent.node + 1)}:7401", agent.place.rack
+        return m.Announce(address, "sim", rack=rack, swarms=(agent.announced_state(first=True),))
 
     def _beat(self, generation: int) -> None:
         if not self.connected or generation != self._generation:

@@ -1,7 +1,9 @@
 """The tracker in virtual time: the real decider, with messages instead of WebSockets."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from p2pcache.core.coordinator.settings import DOUBT_S
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
@@ -41,6 +43,8 @@ class SimTracker:
         self._mind: TrackerState | None = None
         self._links: dict[NodeId, AgentLink] = {}
         self._timer = float("inf")
+        # What came while it was stopped; None: it runs.
+        self._unread: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
         self.side = 0  # of a partition
         self.word = WitnessReport.RIGHT  # its result when it reads a run itself
         self.heard = 0  # messages
@@ -56,10 +60,41 @@ class SimTracker:
 
     def die(self) -> None:
         """Killed: every connection breaks."""
-        self._mind = None
+        self._mind = self._unread = None
         for link in list(self._links.values()):
             self._env.world.after(self._env.latency_s, link.broken)
         self._links.clear()
+
+    def freeze(self) -> None:
+        """Stopped: connections stand, and nothing is read. Agents that look at it doubt it, each a little later."""
+        self._unread = []
+        world = self._env.world
+        for link in self._links.values():
+            world.after(DOUBT_S * (0.6 + 0.5 * world.dice.random()), link.doubt)
+
+    def thaw(self) -> None:
+        """It goes on, and reads what came meanwhile."""
+        unread, self._unread = self._unread or [], None
+        if self._mind is None:
+            return
+        now = self._env.world.now
+        self._mind.right.on_stood_still(now)
+        for link in self._links.values():
+            self._env.post(self.side, link.side, link.believe)
+        for what, args in unread:
+            what(*args)
+        self._perform(self._mind.tick(now))
+
+    def _when_awake(self, what: Callable[..., None], *args: Any) -> None:
+        if self._unread is None:
+            what(*args)
+        else:
+            self._unread.append((what, args))
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped."""
+        return self._unread is not None
 
     @property
     def mind(self) -> TrackerState | None:
@@ -68,10 +103,17 @@ class SimTracker:
 
     def reachable(self, agent: NodeState) -> bool:
         """Whether a connection can be made now."""
-        return self._mind is not None and not self._env.between(agent.side, self.side)
+        return (
+            self._mind is not None
+            and not self.frozen
+            and not self._env.between(agent.side, self.side)
+        )
 
     def hear(self, link: AgentLink, message: m.ToTracker) -> None:
         """A message arrives."""
+        self._when_awake(self._hear, link, message)
+
+    def _hear(self, link: AgentLink, message: m.ToTracker) -> None:
         if self._mind is None or not link.connected:
             return
         self.heard += 1
@@ -80,6 +122,9 @@ class SimTracker:
 
     def lost(self, node: NodeId) -> None:
         """A connection broke."""
+        self._when_awake(self._lost, node)
+
+    def _lost(self, node: NodeId) -> None:
         if self._mind is not None and self._links.pop(node, None) is not None:
             self._perform(self._mind.on_disconnected(node, self._env.world.now))
 
@@ -90,7 +135,7 @@ class SimTracker:
                 self._dial(output.dial)
                 continue
             if isinstance(output, ReadRun):
-                env.world.after(env.first_byte_s(), self._witness, mind, output)
+                env.world.after(env.first_byte_s(), self._when_awake, self._witness, mind, output)
                 continue
             link = self._links.get(output.node)
             if link is None:
@@ -124,11 +169,11 @@ class SimTracker:
             if mind is not None and mind is self._mind:
                 self._perform(mind.on_dial_ended(dial, world.now, reached=reached))
 
-        world.after(wait_s, over)
+        world.after(wait_s, self._when_awake, over)
 
     def _tick(self, armed_for: float) -> None:
         if armed_for != self._timer:
             return
         self._timer = float("inf")
-        if self._mind is not None:
+        if self._mind is not None and not self.frozen:
             self._perform(self._mind.tick(self._env.world.now))
