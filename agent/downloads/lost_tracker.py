@@ -4,15 +4,20 @@ A swarm that the tracker knew keeps its member list. A swarm that the tracker ne
 before the pull or before this agent's start, gets the last known members of the whole cluster. Its scheduler
 then looks for the owner of each run among them, passes over members that don't answer or don't take part, and
 reads the runs that fall to this node. If no other member can be reached, these are all runs.
+
+Those that were known last may be few of those that there are. So nothing is read before a lease would have ended. Where
+a tracker told of all nodes, shortly before it was lost, they are all, and a pull begins at once.
 """
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
+from p2pcache.ids import NodeId
 from p2pcache.io import pools
 from p2pcache.io.notes.known_members import KnownMembers
 
-LOOK_S = 2.0  # between two looks; without a tracker no run is read before a lease would have ended
+LOOK_S = 0.1  # between two looks: a pull that begins without a tracker waits for one
+MOST_DIALLED = 24  # at the beginning of such a pull: as many as a tracker names as neighbours
 SAVE_S = 30.0  # between two writes of the member list: a slightly old one serves as well
 FILE = "members.json"
 
@@ -26,6 +31,7 @@ class LostTracker:
         self._context = context
         self._downloads = downloads
         self._book = book
+        self._everybody: dict[NodeId, m.Member] = {}  # as the tracker told last; empty: it didn't
 
     def start(self) -> None:
         """Begin to look and to save."""
@@ -34,6 +40,12 @@ class LostTracker:
 
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
+        if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY:
+            if message.full:
+                self._everybody = {}
+            self._everybody |= {member.node: member for member in message.joined}
+            for node in message.left:
+                self._everybody.pop(node, None)
         if isinstance(message, m.Swarm) and message.joined:
             self._book.remember(
                 member for member in message.joined if member.node != self._context.node
@@ -64,9 +76,21 @@ class LostTracker:
         link = self._context.link
         if link is None or link.connected or not link.tried.is_set():
             return
+        stranded = [
+            swarm for swarm in self._downloads.swarms.values()
+            if swarm.wants() and not swarm.neighbours.members
+        ]  # fmt: skip
+        if not stranded:
+            return
         self._remember_callers()
-        own_entry = m.Member(self._context.node, "")
-        known = (*self._book.members.values(), own_entry)
-        for swarm in list(self._downloads.swarms.values()):
-            if swarm.wants() and not swarm.neighbours.members:
+        listed = self._everybody or self._book.members
+        known = tuple((listed | {self._context.node: m.Member(self._context.node, "")}).values())
+        others = [node for node in listed if node != self._context.node]
+        at_once = tuple(self._context.rng.sample(others, min(MOST_DIALLED, len(others))))
+        for swarm in stranded:
+            if self._everybody:
+                said = m.Swarm(swarm.digest, 0, full=True, joined=known, neighbours=at_once)
+                swarm.tracker_said(said)
+                swarm.tracker_down(unheard=True)
+            else:
                 swarm.tracker_said(m.Swarm(swarm.digest, 0, full=True, joined=known))

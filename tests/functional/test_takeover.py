@@ -19,6 +19,7 @@ TAKEOVER_S = (
     14.0  # ten until the tenure is over, one to see it, one to connect, and some for a busy machine
 )
 NEW_PULL_S = 2.0
+BUSY_S = 2.0  # for a machine that runs other tests, too
 ALPHA = 1.05
 
 
@@ -85,6 +86,26 @@ def test_pulls_survive_their_tracker(
     flags = ["--origin-bytes-per-s", str(RATE)]
     cluster = make_cluster(agents=2, trackers=2, agent_flags=flags)
     check_takeover(cluster, large, small, fault)
+
+
+@pytest.mark.slow
+@pytest.mark.functional
+@pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_new_pull_begins_while_no_tracker_is_active(
+    make_cluster: MakeCluster, other_model: Path, fault: signal.Signals
+) -> None:
+    """It waited for the takeover: 11 s."""
+    cluster = make_cluster(agents=2, trackers=2)
+    first = cluster.tracker_url.split(",")[0]
+    push(cluster, other_model)
+    wait_until(lambda: members_at(cluster.agents, first), 20)
+    os.kill(cluster.tracker.pid, fault)
+    began = time.monotonic()
+    done = [pull.wait(20) for pull in [Pull(agent, "m:v1") for agent in cluster.agents]]
+    assert time.monotonic() - began < NEW_PULL_S + BUSY_S
+    assert sum(d["bytes_origin"] for d in done) <= ALPHA * done[0]["bytes"], "they agree who reads"
+    if fault is signal.SIGSTOP:
+        os.kill(cluster.tracker.pid, signal.SIGCONT)
 
 
 @pytest.mark.slow

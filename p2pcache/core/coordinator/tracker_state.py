@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from math import inf
 
+from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.coordinator.ended_pulls import ended_pulls
 from p2pcache.core.coordinator.grant_right import GrantRight
 from p2pcache.core.coordinator.settings import (
@@ -72,6 +73,7 @@ class TrackerState:
         self.right = GrantRight()
         self.registry = Registry(members)
         self.dials = DialBacks()
+        self._cluster = ClusterList()
         self.swarms: dict[str, SwarmTracker] = {}
         self._members = members
         self._leases = leases
@@ -178,13 +180,11 @@ class TrackerState:
 
     def remembered_members(self) -> dict[str, list[NodeId]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
-        return {
-            digest: sorted(swarm.roster) for digest, swarm in self.swarms.items() if swarm.book.free
-        }
+        return {d: sorted(swarm.roster) for d, swarm in self.swarms.items() if swarm.book.free}
 
     def unreached(self, now: float) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
-        hidden = (swarm.book.readers.hidden_at(now) for swarm in self.swarms.values())
+        hidden = (s.book.readers.hidden_at(now) for s in self.swarms.values())
         return self.dials.unreached.union(*hidden)
 
     def story(self, digest: str, run: RunIndex) -> list[str]:
@@ -238,6 +238,8 @@ class TrackerState:
         doubt_s = self.right.doubt_s(len(self.registry.nodes))
         beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, self.right.fenced
         out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt_s)))
+        if fenced:
+            self._cluster.on_announced(node, self.registry.nodes, out)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
         self.waiting.forget(node)
@@ -346,6 +348,7 @@ class TrackerState:
         self.waiting.forget(node)
         if record is not None:
             out.append(Left(node))
+            self._cluster.on_left(node, out)
             for digest in sorted(record.digests):
                 self._leave(node, record, digest, now, out)
             self._settle_due(now, out)

@@ -84,9 +84,9 @@ class OriginReader:
         self._told_urgent = 0
         self._mine.leased |= self._mine.fetching
 
-    def on_tracker_down(self, now: float, *, silent: bool) -> None:
+    def on_tracker_down(self, now: float, *, silent: bool, unheard: bool) -> None:
         """The tracker is gone, or silent; this node keeps its leases."""
-        self._by_itself.on_tracker_down(now, silent=silent)
+        self._by_itself.on_tracker_down(now, silent=silent, unheard=unheard)
 
     def on_peer_joined(self, node: NodeId) -> None:
         """A member is connected; it is a neighbour unless it is banned."""

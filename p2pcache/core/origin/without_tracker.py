@@ -76,9 +76,16 @@ class WithoutTracker:
         self._planned_at = now
         self._plan_at = now  # when to plan again
 
-    def on_tracker_down(self, now: float, *, silent: bool) -> None:
-        """The tracker is gone. `silent`: its connection stands, and long enough was waited for a word of it."""
-        if not self.tracker_up:
+    def on_tracker_down(self, now: float, *, silent: bool, unheard: bool) -> None:
+        """The tracker is gone.
+
+        Args:
+            now: seconds.
+            silent: its connection stands, and long enough was waited for a word of it.
+            unheard: it never told of this swarm. The pause is the time to hear from its members what they have. Few
+                of them read by leases then, and they know of these.
+        """
+        if not self.tracker_up and not unheard:
             return
         self.tracker_up = False
         self._down_since = self._plan_at = now
@@ -91,7 +98,7 @@ class WithoutTracker:
         self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
         mine = self._mine
         known = mine.have | mine.leased | self._book.rarity.held
-        beyond = known.bit_length() + BEYOND_RATIO * self._under_way
+        beyond = 0 if unheard else known.bit_length() + BEYOND_RATIO * self._under_way
         self._unleased = mine.full & ~bitset.full(beyond)
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         # The number doesn't shrink later, or the last runs would be read again.

@@ -27,6 +27,7 @@ MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
 MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
 MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
+EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
@@ -243,7 +244,10 @@ class Settled(_Message, tag=32, frozen=True):
 
 
 class Swarm(_Message, tag=33, frozen=True):
-    """A swarm's members. `full`: `joined` is the whole list; else a delta to `version - 1`."""
+    """A swarm's members. `full`: `joined` is the whole list; else a delta to `version - 1`.
+
+    With the digest `EVERYBODY`: all nodes of a small cluster, or nothing if it isn't small any more.
+    """
 
     digest: str
     version: int

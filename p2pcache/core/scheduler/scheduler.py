@@ -345,7 +345,7 @@ class Scheduler:
 
     def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
         self._tracker_up = False
-        self._origin.on_tracker_down(now, silent=event.silent)
+        self._origin.on_tracker_down(now, silent=event.silent, unheard=event.unheard)
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._origin.owners.on_members(event.nodes)

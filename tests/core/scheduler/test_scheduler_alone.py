@@ -235,6 +235,27 @@ def test_a_cut_off_node_does_not_wait_for_leases_of_the_lost_tracker() -> None:
     assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(24))
 
 
+def test_a_pull_that_begins_without_its_tracker_begins_soon() -> None:
+    """All nodes are known, and none of them takes part: so nothing was granted."""
+    desk = Desk(runs=8)
+    desk.do(Members((1, 2, 3)))
+    desk.do(TrackerDown(unheard=True))
+    for node in (2, 3):
+        desk.do(DialFailed(node))
+    assert of(Fetch, desk.out) == [], "the others are asked first"
+    assert read_all(desk, of(Fetch, desk.sleep(1.0))) == set(range(8))
+
+
+def test_pulls_that_begin_without_their_tracker_share_the_reads() -> None:
+    """One begins a little later than the other: it left the runs below to readers that there weren't."""
+    desk = Desk(runs=12)
+    desk.do(Members((1, 2)))
+    desk.do(TrackerDown(unheard=True))
+    desk.do(PeerJoined(2, 0b11, 0.0))
+    own = {run for run in range(2, 12) if order(run, (1, 2))[0] == 1}
+    assert read_all(desk, of(Fetch, desk.sleep(1.0))) == own
+
+
 def refused(desk: Desk) -> None:
     """Let storage refuse every read for half a minute."""
     end = desk.now + 30
