@@ -1,7 +1,8 @@
 """The record of a tenure as a `coordination.k8s.io/v1 Lease`, changed by its resourceVersion.
 
-The API server refuses an update that names another resourceVersion than the object's (409). `holderIdentity` and
-`renewTime` are what kubectl shows; our own fields are annotations.
+The API server refuses an update that names another resourceVersion than the object's (409). Holder, times and count of
+transitions are what kubectl and others read, as client-go writes them; nobody's clock is compared with them here. Our
+own fields are annotations. An update replaces the object, so it takes along what others wrote into it.
 """
 
 import datetime as dt
@@ -23,11 +24,13 @@ URL, GENERATION, RENEWAL = "p2pcache.io/url", "p2pcache.io/generation", "p2pcach
 class _Metadata(msgspec.Struct):
     resourceVersion: str = ""  # noqa: N815 - Kubernetes' names
     annotations: dict[str, str] = {}
+    labels: dict[str, str] = {}
 
 
 class _Spec(msgspec.Struct):
     holderIdentity: str | None = None  # noqa: N815
     leaseDurationSeconds: int | None = None  # noqa: N815
+    leaseTransitions: int | None = None  # noqa: N815
 
 
 class _Answer(msgspec.Struct):
@@ -55,6 +58,8 @@ class KubernetesTenure:
         namespace = api.namespace()
         self._api = api
         self._name = checked_name(name)
+        self._last = _Answer()  # as the server gave it last
+        self._raw: dict[str, Any] = {}  # the same, with the fields that we don't know
         self._all = f"/apis/{API}/namespaces/{quote(namespace, safe='')}/leases"
         self._one = f"{self._all}/{self._name}"
         self.where = f"Lease {namespace}/{self._name}"
@@ -78,20 +83,23 @@ class KubernetesTenure:
         """Nothing is held open."""
 
     def _lease(self, record: TenureRecord, expect: str | None) -> dict[str, Any]:
-        metadata: dict[str, Any] = {
-            "name": self._name,
-            "labels": {"app.kubernetes.io/name": "p2pcache"},
-            "annotations": {
-                URL: record.url, GENERATION: str(record.generation), RENEWAL: str(record.renewal),
-            },
+        known = expect is not None and expect == self._last.metadata.resourceVersion
+        before, raw = (self._last, self._raw) if known else (_Answer(), {})
+        ours = {URL: record.url, GENERATION: str(record.generation), RENEWAL: str(record.renewal)}
+        metadata = raw.get("metadata", {}) | {
+            "name": self._name, "annotations": before.metadata.annotations | ours,
+            "labels": before.metadata.labels | {"app.kubernetes.io/name": "p2pcache"},
         }  # fmt: skip
         if expect is not None:
             metadata["resourceVersion"] = expect
-        renewed = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        spec = {
-            "holderIdentity": record.holder, "renewTime": renewed,
+        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        spec = raw.get("spec", {}) | {
+            "holderIdentity": record.holder, "renewTime": now,
             "leaseDurationSeconds": math.ceil(record.ttl_s),
         }  # fmt: skip
+        if record.holder not in ("", before.spec.holderIdentity):
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = (before.spec.leaseTransitions or 0) + known
         return {"apiVersion": API, "kind": "Lease", "metadata": metadata, "spec": spec}
 
     def _found(self, method: str, status: int, data: bytes) -> tuple[TenureRecord, str]:
@@ -107,6 +115,7 @@ class KubernetesTenure:
                     f"{text}; the tracker's service account needs a Role that may get, create and update that Lease"
                 )
             raise Unreachable(text) if status >= 500 or status == 429 else P2PCacheError(text)
+        self._last, self._raw = answer, msgspec.json.decode(data)
         return self._record(answer), answer.metadata.resourceVersion
 
     def _record(self, lease: _Answer) -> TenureRecord:

@@ -60,6 +60,8 @@ class Leases:
         stored = self.objects[name]["metadata"]["resourceVersion"]
         if lease["metadata"].get("resourceVersion") != stored:
             return status(409, "the object has been modified; please apply your changes")
+        if lease["metadata"].get("uid", "u") != "u":
+            return status(409, "the UID in the precondition isn't that of the object")
         return self._store(name, lease, 200)
 
     def _store(self, name: str, lease: dict[str, Any], code: int) -> web.Response:
@@ -75,9 +77,11 @@ def check(lease: dict[str, Any]) -> None:
     spec = lease["spec"]
     assert isinstance(spec["leaseDurationSeconds"], int)
     assert spec["leaseDurationSeconds"] > 0
-    assert spec.keys() <= {"holderIdentity", "leaseDurationSeconds", "renewTime"}
-    day, _, hour = spec["renewTime"].partition("T")
-    assert (len(day), len(hour), hour[-1]) == (10, 16, "Z"), "a MicroTime"
+    assert isinstance(spec["leaseTransitions"], int)
+    assert spec["leaseTransitions"] >= 0
+    for name in ("renewTime", "acquireTime"):
+        day, _, hour = spec[name].partition("T")
+        assert (len(day), len(hour), hour[-1]) == (10, 16, "Z"), "a MicroTime"
     for value in lease["metadata"]["annotations"].values():
         assert isinstance(value, str)
 

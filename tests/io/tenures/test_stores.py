@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from p2pcache.core.format.tenure_record import TenureRecord
@@ -130,6 +132,52 @@ async def test_kubectl_shows_the_holder(kube: Leases) -> None:
     assert lease["spec"]["holderIdentity"] == "a_1"
     assert lease["spec"]["leaseDurationSeconds"] == 10
     assert store.where == "Lease models/p2pcache-tracker"
+
+
+async def test_the_times_and_the_transitions_are_as_client_go_writes_them(kube: Leases) -> None:
+    def spec() -> dict[str, Any]:
+        return dict(kube.objects["x"]["spec"])
+
+    one, other = (KubernetesTenure(kube.api(), "x") for _ in range(2))
+    version = await one.write(FIRST, None)
+    first = spec()
+    assert first["leaseTransitions"] == 0
+    assert first["acquireTime"] == first["renewTime"]
+    version = await one.write(msgspec.structs.replace(FIRST, renewal=2), version)
+    renewed = spec()
+    assert (renewed["leaseTransitions"], renewed["acquireTime"]) == (0, first["acquireTime"])
+    assert renewed["renewTime"] > first["renewTime"]
+    found = await other.look()
+    assert found is not None
+    version = await other.write(SECOND, found[1])
+    assert spec()["leaseTransitions"] == 1
+    assert spec()["acquireTime"] > first["acquireTime"]
+    version = await other.write(GIVEN_BACK, version)
+    assert (spec()["holderIdentity"], spec()["leaseTransitions"]) == ("", 1)
+    found = await one.look()
+    assert found is not None
+    await one.write(msgspec.structs.replace(FIRST, generation=1_700_000_002), found[1])
+    assert spec()["leaseTransitions"] == 2
+
+
+async def test_what_others_wrote_into_the_lease_stays(kube: Leases) -> None:
+    store = KubernetesTenure(kube.api(), "x")
+    await store.write(FIRST, None)
+    lease = kube.objects["x"]
+    lease["metadata"]["labels"]["team"] = "a"
+    lease["metadata"]["annotations"]["argocd.argoproj.io/tracking-id"] = "t"
+    lease["metadata"]["ownerReferences"] = owners = [{"kind": "Deployment", "name": "d"}]
+    lease["spec"]["strategy"] = "OldestEmulationVersion"
+    lease["metadata"]["resourceVersion"] = "900"
+    with pytest.raises(Conflict):
+        await store.write(SECOND, "42")
+    assert await store.look() == (FIRST, "900")
+    await store.write(SECOND, "900")
+    lease = kube.objects["x"]
+    assert lease["metadata"]["labels"] == {"app.kubernetes.io/name": "p2pcache", "team": "a"}
+    assert lease["metadata"]["annotations"]["argocd.argoproj.io/tracking-id"] == "t"
+    assert lease["metadata"]["ownerReferences"] == owners
+    assert lease["spec"]["strategy"] == "OldestEmulationVersion"
 
 
 async def test_a_lease_that_somebody_deleted_is_a_conflict(kube: Leases) -> None:
