@@ -1,5 +1,6 @@
 """The main job against a real S3 server, also while it fails; counted by the server itself."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,24 @@ def test_each_byte_leaves_s3_once(s3: Seaweed, model: Path) -> None:
             check_tree(Path(event["path"]), model)
         read = s3.counters().sent - before
         assert total_bytes(model) <= read <= 1.02 * total_bytes(model)
+
+
+def test_what_is_kept_lies_in_s3(s3: Seaweed, other_model: Path) -> None:
+    with Cluster(s3.url("kept"), agents=2, environ=s3.env()) as cluster:
+        push(cluster, other_model, "team/one:v1")
+
+        def parts() -> list[int]:
+            return [sum(m["bytes_done"] for m in a.client.models()) for a in cluster.agents]
+
+        cluster.run("keep", "team/one:v1", "--copies", "1")
+        wait_until(lambda: sum(parts()) == total_bytes(other_model), 20)
+        assert (
+            json.loads(cluster.run("keep", "--list", "--json").stdout)["keeps"][0]["state"]
+            == "kept"
+        )
+        cluster.run("keep", "team/one:v1", "--off")
+        assert json.loads(cluster.run("keep", "--list", "--json").stdout)["keeps"] == []
+        wait_until(lambda: not any(parts()), 20)
 
 
 def test_push_and_pull_with_no_daemon(s3: Seaweed, other_model: Path, tmp_path: Path) -> None:

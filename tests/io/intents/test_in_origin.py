@@ -81,3 +81,23 @@ def test_foreign_objects_are_passed_over(origin: Retrying) -> None:
 def test_records_of_a_later_release_are_read() -> None:
     later = b'{"generation":3,"copies":2,"colour":"blue"}'
     assert decode_record(later, KeepRecord) == KeepRecord(3, 2)
+
+
+def test_storage_without_conditional_writes_takes_the_word_of_the_one_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written by the active tracker alone, one change after the other, as tags are there."""
+    monkeypatch.setattr(FileOrigin, "conditional_put", property(lambda _: False))
+    given: list[str | None] = []
+    put = FileOrigin.put
+
+    def noted(self: FileOrigin, key: str, data: bytes, *, expect: str | None = None) -> str:
+        given.append(expect)
+        return put(self, key, data, expect=expect)
+
+    monkeypatch.setattr(FileOrigin, "put", noted)
+    origin = Retrying(FileOrigin(tmp_path.as_uri()), RetryPolicy(0))
+    Intents(origin).change_keep(REF, raised)
+    Intents(origin).change_keep(REF, raised)
+    assert Intents(origin).read_all().keeps == {REF: KeepRecord(2, 2)}
+    assert given == [None, None]

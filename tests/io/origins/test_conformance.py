@@ -10,7 +10,10 @@ from functools import partial
 
 import pytest
 
+from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.errors import Conflict, IntegrityError, NotFound, OriginChanged, UsageError
+from p2pcache.ids import Ref
+from p2pcache.io.intents.in_origin import Intents
 from p2pcache.io.origins import Retrying
 from p2pcache.io.origins.base import ABSENT, Body
 
@@ -291,3 +294,23 @@ def test_a_running_read_goes_on_when_the_origin_rests(origin: Retrying) -> None:
     origin.rest()
     assert bytes(head[:count]) + read_all(body, len(data), 100_000) == data
     assert origin.get("blob", limit=len(data))[0] == data, "the next request connects anew"
+
+
+# -- what is built on conditional puts ---------------------------------------------------------------
+
+
+def test_two_trackers_change_one_intent(origin: Retrying) -> None:
+    """Each change is made of the record that it replaces, and none is lost."""
+    ref = Ref.parse("team/llama:v1")
+
+    def one_more(before: KeepRecord) -> KeepRecord:
+        return KeepRecord(before.generation + 1, before.copies + 1)
+
+    with ThreadPoolExecutor(2) as trackers:
+        list(trackers.map(lambda _: Intents(origin).change_keep(ref, one_more), range(6)))
+    intents = Intents(origin)
+    assert intents.read_all() == ({ref: KeepRecord(6, 6)}, {}, {})
+    over = intents.change_keep(ref, lambda before: KeepRecord(before.generation + 1))
+    assert not over.lasts
+    assert intents.read_all() == ({}, {}, {})
+    assert intents.change_keep(ref, one_more) == KeepRecord(8, 1), "its generation never falls"
