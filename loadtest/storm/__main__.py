@@ -10,11 +10,11 @@ from loadtest.kit.flags import count, duration, out_file, rate, rates, size
 from loadtest.kit.models import check_tree, total_bytes
 from loadtest.kit.netns import FabricError
 from loadtest.storm.arena import Arena, say
-from loadtest.storm.faults import FAULTS, Trouble
+from loadtest.storm.faults import FAULTS, NEW_AFTER_S, TAKEOVER, Trouble
 from loadtest.storm.fleet import Calm, FleetReport, read_hosts
 from loadtest.storm.fleet import run as on_fleet
 from loadtest.storm.plan import Links, Plan, bound_s
-from loadtest.storm.race import race
+from loadtest.storm.race import Act, NewPull, race
 from loadtest.storm.report import OriginBytes, Report
 from loadtest.storm.rivals import RIVALS
 from p2pcache.core.format.chunking import MAX_CHUNK_BYTES, nominal_chunk_bytes
@@ -22,6 +22,7 @@ from p2pcache.core.units import format_bytes, parse_duration, parse_rate, parse_
 from p2pcache.errors import UsageError
 
 LIMIT_FACTOR = 4  # of T_LB: who isn't done by then hangs
+NEW_REF, NEW_BYTES = "storm/new:v1", 256 << 10  # the pull that begins when the tracker has failed
 LIMIT_EXTRA_S = 60.0  # leases expire and stalls time out within it
 
 
@@ -93,6 +94,8 @@ def run(plan: Plan) -> Report:
         for fault in trouble.faults:
             fault.prepare(arena)
         source = arena.push(plan.size_bytes)
+        if any(f.new_pull for f in trouble.faults):
+            arena.push(NEW_BYTES, NEW_REF, plan.seed + 1)
         for fault in trouble.faults:
             fault.corrupt(arena, source)
         arena.start()
@@ -111,6 +114,13 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     t_lb = bound_s(plan, links, size_bytes, plan.nodes - len(unlucky))
     say(f"{plan.nodes} nodes pull {format_bytes(size_bytes)}; the bound is {t_lb:.1f} s")
     acts = [act for fault in trouble.faults for act in fault.acts(arena, t_lb)]
+    new_pull = (
+        NewPull(arena.agents[0], NEW_REF) if any(f.new_pull for f in trouble.faults) else None
+    )
+    if new_pull is not None:
+        acts.append(
+            Act(TAKEOVER * t_lb + NEW_AFTER_S, "a pull of another model begins", new_pull.start)
+        )
     numbers = {str(agent.client.status()["node"]): n for n, agent in enumerate(arena.agents)}
     crossed = arena.fabric.left_racks_bytes()
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
@@ -125,7 +135,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     crossed = arena.fabric.left_racks_bytes() - crossed
     return Report(
         plan, trouble, links, result, read, size_bytes, left_racks=crossed, numbers=numbers,
-        lease_ends=arena.lease_ends(),
+        lease_ends=arena.lease_ends(), new_pull=new_pull,
     )  # fmt: skip
 
 

@@ -14,6 +14,8 @@ from p2pcache.io.files.indexing import index_directory
 SPLIT_S = 10.0
 SLOW_FACTOR = 10
 TAKEOVER = 0.3  # of T_LB
+NEW_AFTER_S = 0.2  # the tracker failed, a pull of another model begins
+NEW_PULL_S = 2.0  # until its first byte, at most
 FROZEN_S = 15.0  # longer than a tenure: the other tracker has taken over
 FAR_S = 1.0  # 24 runs of 256 KiB at 50 Mbit/s: what 32 ms are for 4 MiB at 25 Gbit/s
 
@@ -31,6 +33,7 @@ class Fault:
         proxy: needs the fault proxy before the S3 server.
         liar: the unlucky node serves corrupt chunks.
         standby: there are two trackers.
+        new_pull: one node begins to pull another model just after the tracker has failed.
         late: the unlucky start at half of T_LB.
         half: the second half of the nodes is unlucky, not only the last one.
         prepare: called before the daemons start.
@@ -46,6 +49,7 @@ class Fault:
     proxy: bool = False
     liar: bool = False
     standby: bool = False
+    new_pull: bool = False
     late: bool = False
     half: bool = False
     prepare: Callable[[Arena], None] = lambda _arena: None
@@ -153,15 +157,16 @@ FAULTS: dict[str, Fault] = {
     "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
     "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
     "tracker-takeover": Fault(
-        "SIGKILL to the active one of two trackers at 30 % of T_LB", standby=True, alpha=1.01, acts=_take_over
+        "SIGKILL to the active one of two trackers at 30 % of T_LB", standby=True, new_pull=True, alpha=1.01,
+        acts=_take_over,
     ),
     "tracker-frozen": Fault(
         "SIGSTOP to the active one of two trackers at 30 % of T_LB; it goes on when the other one is active",
-        standby=True, alpha=1.01, acts=_freeze_tracker,
+        standby=True, new_pull=True, alpha=1.01, acts=_freeze_tracker,
     ),
     "tracker-cut": Fault(
-        "the active one of two trackers is cut off at 30 % of T_LB, and comes back", standby=True, alpha=1.01,
-        acts=_cut_tracker,
+        "the active one of two trackers is cut off at 30 % of T_LB, and comes back", standby=True, new_pull=True,
+        alpha=1.01, acts=_cut_tracker,
     ),
     "tracker-two": Fault(
         "two trackers are active at once for a moment, at 30 % of T_LB", standby=True, acts=_two_trackers

@@ -12,6 +12,7 @@ from loadtest.storm.arena import REF
 from p2pcache.errors import P2PCacheError
 
 SAMPLE_S = 0.2  # of the main thread: timetable, memory
+UNTIL_FIRST_BYTE = ("resolve", "manifest", "local", "first_byte")  # phases of a pull
 CURVE_S = 0.9  # progress comes about four times a second
 
 
@@ -67,6 +68,28 @@ class Act:
     at_s: float
     text: str
     perform: Callable[[], None]
+
+
+class NewPull(threading.Thread):
+    """A pull of another, small model on one of the nodes, in the middle of a storm."""
+
+    def __init__(self, agent: Agent, ref: str) -> None:
+        super().__init__(daemon=True)
+        self.waited_s: float | None = None  # until its first byte; None: it hasn't ended well
+        self.failure = "not done by then"
+        self.bytes_origin = 0
+        self._agent, self._ref = agent, ref
+
+    def run(self) -> None:
+        """Pull."""
+        try:
+            event = list(self._agent.client.pull(self._ref))[-1]
+        except P2PCacheError as error:
+            self.failure = str(error)
+            return
+        self.bytes_origin = int(event["bytes_origin"])
+        took = {each["phase"]: float(each["seconds"]) for each in event["report"]["phases"]}
+        self.waited_s = sum(took.get(phase, 0.0) for phase in UNTIL_FIRST_BYTE)
 
 
 def race(

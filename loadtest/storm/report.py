@@ -6,9 +6,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from loadtest.storm.contest import Score
-from loadtest.storm.faults import Trouble
+from loadtest.storm.faults import NEW_PULL_S, Trouble
 from loadtest.storm.plan import VOID_BUSY, Links, Plan, bound_s, late_bound_s
-from loadtest.storm.race import Outcome, Race
+from loadtest.storm.race import NewPull, Outcome, Race
 from p2pcache.core.units import format_bytes
 
 
@@ -34,6 +34,7 @@ class Report:
     left_racks: int = 0  # bytes that left racks by their uplinks, with all headers
     numbers: dict[str, int] = field(default_factory=dict)  # of nodes, by what they call themselves
     lease_ends: dict[str, int] = field(default_factory=dict)  # leases by why they ended
+    new_pull: NewPull | None = None  # of another model, that began when the tracker had failed
 
     @property
     def counted(self) -> list[Outcome]:
@@ -87,13 +88,22 @@ class Report:
                 found.append(f"n{outcome.node} has other bytes than the source: {outcome.message}")
         if self.alpha > self.trouble.alpha:
             found.append(f"alpha is {self.alpha:.4f}, at most {self.trouble.alpha} is right here")
+        if self.new_pull is not None:
+            waited_s = self.new_pull.waited_s
+            if waited_s is None:
+                found.append(f"the new pull: {self.new_pull.failure}")
+            elif waited_s > NEW_PULL_S:
+                found.append(
+                    f"the new pull waited for {waited_s:.1f} s, at most {NEW_PULL_S:g} is right"
+                )
         found += [f"rival {n}: {s.failure}" for n, s in self.rivals.items() if s.failure]
         return found
 
     @property
     def alpha(self) -> float:
         """Bytes read from the origin per byte of the model."""
-        return self.origin.server / self.size_bytes
+        others = self.new_pull.bytes_origin if self.new_pull is not None else 0
+        return (self.origin.server - others) / self.size_bytes
 
     @property
     def beta(self) -> float | None:
@@ -153,6 +163,7 @@ class Report:
             "nodes": [asdict(o) for o in self.race.outcomes],
             "origin_curve": self.race.origin_curve,
             "story": self.race.story,
+            "new_pull_s": _round(self.new_pull.waited_s) if self.new_pull is not None else None,
             "lease_ends": self.lease_ends,
             "failures": self.failures(),
             "rivals": {name: score.as_json() for name, score in self.rivals.items()},
@@ -184,6 +195,11 @@ class Report:
             lines.insert(
                 -2,
                 f"late    {max(late.values()):8.3f}     own time / the bound from the own start, the slowest: {each}",
+            )
+        if self.new_pull is not None:
+            waited = _shown(self.new_pull.waited_s, " s")
+            lines.append(
+                f"new     {waited}   until the first byte of a pull that began without a tracker"
             )
         if self.lease_ends:
             ends = ", ".join(f"{count} {why}" for why, count in sorted(self.lease_ends.items()))
