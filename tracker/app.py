@@ -98,7 +98,7 @@ class TrackerApp:
             origin=settings.origin,
             remembered=self._notes.load_members(self._clock.wall()),
         )
-        self._clock.on_stood_still = self.tracking.right.on_stood_still
+        self._clock.on_stood_still = self.tracking.on_stood_still
         self._tenure = tenure
         self._views = Views(self.tracking, self.catalog, self._clock)
         warming = Warming(self.tracking, self.catalog, self._clock)
@@ -115,7 +115,7 @@ class TrackerApp:
             Crossing(self.tracking, self._clock),
         )  # fmt: skip
         if tenure is not None:
-            self.tracking.right.tenure = questions.may_write = tenure.may_act
+            self.tracking.may_grant = questions.may_write = tenure.may_act
             self.keeping.may_write = tenure.may_act
         self.members = MemberHub(
             self.tracking, node=secrets.randbits(63), secret=self._secret, questions=questions,

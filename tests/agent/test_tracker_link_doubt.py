@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from loadtest.kit.cluster import free_ports
-from p2pcache.core.coordinator import grant_right
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol import silence
 from p2pcache.errors import Unreachable
 from tests.agent.test_tracker_link_several import NODE, active
 from tests.agent.test_tracker_link_silence import Heard, Relay, linked, until
@@ -36,7 +36,7 @@ class Swarming(Heard):
 @contextlib.asynccontextmanager
 async def doubting(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Any, Relay, Any, Any]]:
     """An active tracker, what lies before it, and the link of an agent with what that heard."""
-    monkeypatch.setattr(grant_right, "DOUBT_S", DOUBT_S)
+    monkeypatch.setattr(silence, "DOUBT_S", DOUBT_S)
     (port,) = free_ports(1)
     async with (
         active(port, 7) as hub,

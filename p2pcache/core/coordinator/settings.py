@@ -19,11 +19,8 @@ MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
 MAX_SECONDS = 1e8  # three years: the same
 
-# -- silence of this tracker --
-# Until agents go on without it: storage is idle for about so long. If it speaks again, each announces itself anew.
-DOUBT_S = 1.2
-DOUBT_MEMBERS = 500  # that ping it in this time; with more of them all take longer, as pings cost processor time
-HOLD_S = 0.5  # after it stood still, until it grants: agents that went on without it say first what they read
+# -- a tracker that stood still --
+HOLD_S = 0.5  # until it grants: agents that went on without it say first what they read
 
 # -- the list of all nodes --
 MOST_LISTED = 100  # of a cluster whose nodes all have it: ten thousand messages when all come

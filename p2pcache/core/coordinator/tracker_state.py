@@ -6,14 +6,13 @@ it all from the members' announcements. It doesn't answer questions (`Ask`): the
 
 import dataclasses
 import heapq
-from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.coordinator.ended_pulls import ended_pulls
-from p2pcache.core.coordinator.grant_right import GrantRight
 from p2pcache.core.coordinator.settings import (
+    HOLD_S,
     MAX_AWAITED,
     MAX_MEMBER_BYTES,
     NAMED_BYTES,
@@ -39,6 +38,7 @@ from p2pcache.core.membership.outputs import (
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.silence import doubt_s
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex
@@ -70,7 +70,8 @@ class TrackerState:
             remembered: members of each swarm before a restart (node ids by manifest digest).
         """
         self.epoch = epoch
-        self.right = GrantRight()
+        self.may_grant: Callable[[], bool] | None = None  # our tenure's word; None: there is none
+        self._listens_until = -inf  # it grants nothing before
         self.registry = Registry(members)
         self.dials = DialBacks()
         self._cluster = ClusterList()
@@ -110,7 +111,7 @@ class TrackerState:
                 waited = self.waiting.pick(node, said.digest)
                 swarm = self._join(record, said, now, out)
                 take_in = swarm.on_announced if waited and waited.announced else swarm.on_entered
-                take_in(SwarmUpdate(record.member, said, self._present, now, out))
+                take_in(SwarmUpdate(record.member, said, self.registry.nodes.keys(), now, out))
                 self._settle(swarm, now, out)
             case m.Exit(digest):
                 self.waiting.pick(node, digest)
@@ -132,6 +133,10 @@ class TrackerState:
             self._settle_soon(self.swarms[digest], now)
         self._settle_due(now, out)
         return out
+
+    def on_stood_still(self, now: float) -> None:
+        """This process did nothing for a while: it grants nothing yet, for what waits in its sockets is old."""
+        self._listens_until = now + HOLD_S
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `DialBack` has ended."""
@@ -225,19 +230,15 @@ class TrackerState:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    @property
-    def _present(self) -> AbstractSet[int]:
-        return self.registry.nodes.keys()
-
     def _announce(self, node: NodeId, said: m.Announce, now: float, out: list[Output]) -> None:
         if why := m.unfit_announcement(said):
             raise RemoteProtocolError(f"an announcement {why}")
         if node not in self.registry.nodes:
             out.append(Joined(node))
         record = self.registry.on_announced(node, said, now)
-        doubt_s = self.right.doubt_s(len(self.registry.nodes))
-        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, self.right.fenced
-        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt_s)))
+        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, bool(self.may_grant)
+        doubt = doubt_s(len(self.registry.nodes)) if fenced else 0.0
+        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt)))
         if fenced:
             self._cluster.on_announced(node, self.registry.nodes, out)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
@@ -252,8 +253,7 @@ class TrackerState:
         self.dials.on_announced(record.member)
 
     def _hear(
-        self, record: Node, states: tuple[m.SwarmState, ...], now: float, out: list[Output],
-        *, announced: bool,
+        self, record: Node, states: tuple[m.SwarmState, ...], now: float, out: list[Output], *, announced: bool,
     ) -> None:  # fmt: skip
         """Take in what a member tells of some swarms; of many, the first ones, and the rest when others had a turn."""
         node = record.member.node
@@ -281,7 +281,7 @@ class TrackerState:
     ) -> None:
         swarm = self._join(record, said, now, out)
         take_in = swarm.on_announced if announced else swarm.on_heartbeat
-        take_in(SwarmUpdate(record.member, said, self._present, now, out))
+        take_in(SwarmUpdate(record.member, said, self.registry.nodes.keys(), now, out))
         self._settle(swarm, now, out)
 
     def _on_swarm(
@@ -320,7 +320,7 @@ class TrackerState:
             swarm = self.swarms[said.digest] = SwarmTracker(
                 said.digest, said.run_count, epoch=self.epoch, members=self._members,
                 leases=self._leases, dials=self.dials, now=now,
-                remembered=self._remembered.pop(said.digest, set()) - self._present,
+                remembered=self._remembered.pop(said.digest, set()) - self.registry.nodes.keys(),
             )  # fmt: skip
         cost = SWARM_BYTES + RUN_SETS * said.run_count // 8
         named = NAMED_BYTES * len(said.known[:MAX_AWAITED])
@@ -373,10 +373,11 @@ class TrackerState:
 
     def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
         """Let a swarm do what is due after something happened, and note its next wakeup."""
-        swarm.step(now, out, grants=self.right.may_grant(now))
+        listens = now < self._listens_until
+        swarm.step(now, out, grants=not listens and (self.may_grant is None or self.may_grant()))
         wakeup = swarm.next_wakeup()
-        if now < self.right.listens_until:
-            self._settle_soon(swarm, self.right.listens_until)
+        if listens:
+            self._settle_soon(swarm, self._listens_until)
         if wakeup is not None:
             self._settle_soon(swarm, wakeup)
 

@@ -13,8 +13,18 @@ tracker.
 from enum import Enum, auto
 from math import inf
 
+# Until a tracker is doubted: storage is idle for about so long. If it speaks again, all announce themselves anew.
+DOUBT_S = 1.2
+DOUBT_MEMBERS = (
+    500  # that ping a tracker in this time. With more all take longer: pings cost processor time
+)
 LOOKS = 10  # until the first consequence
 PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
+
+
+def doubt_s(members: int) -> float:
+    """Seconds of silence after which one of several trackers asks to be doubted, with so many members."""
+    return DOUBT_S * max(1.0, members / DOUBT_MEMBERS)
 
 
 class Step(Enum):

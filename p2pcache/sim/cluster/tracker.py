@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from p2pcache.core.coordinator.settings import DOUBT_S
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send
 from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.silence import DOUBT_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.ids import NodeId
 from p2pcache.sim.cluster.agent_link import AgentLink
@@ -78,7 +78,7 @@ class SimTracker:
         if self._mind is None:
             return
         now = self._env.world.now
-        self._mind.right.on_stood_still(now)
+        self._mind.on_stood_still(now)
         for link in self._links.values():
             self._env.post(self.side, link.side, link.believe)
         for what, args in unread:

@@ -3,8 +3,7 @@
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.grant_right import GrantRight
-from p2pcache.core.coordinator.settings import DOUBT_MEMBERS, DOUBT_S, HOLD_S
+from p2pcache.core.coordinator.settings import HOLD_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, Y, members_of, state
@@ -393,7 +392,7 @@ def test_a_tracker_that_stood_still_listens_before_it_grants() -> None:
     (run,) = world.granted(1)
     world.forget_mail()
     world.now += 3.0
-    world.tracking.right.on_stood_still(world.now)
+    world.tracking.on_stood_still(world.now)
     world.done(1, run)
     assert not world.granted(1)
     read = bitset.full(20)  # by owners
@@ -402,11 +401,3 @@ def test_a_tracker_that_stood_still_listens_before_it_grants() -> None:
     assert not world.granted(1) + world.granted(2)
     world.wait(2 * HOLD_S)
     assert sorted(world.granted(1) + world.granted(2)) == [20, 21], "though nobody asked again"
-
-
-def test_how_soon_agents_do_without_a_tracker() -> None:
-    right = GrantRight()
-    assert right.doubt_s(8) == 0.0, "there is no other one"
-    right.tenure = lambda: True
-    assert right.doubt_s(8) == right.doubt_s(DOUBT_MEMBERS) == DOUBT_S
-    assert right.doubt_s(20 * DOUBT_MEMBERS) == pytest.approx(20 * DOUBT_S), "pings would cost much"

@@ -2,7 +2,15 @@
 
 import pytest
 
-from p2pcache.core.protocol.silence import LOOKS, PING_AT, Silence, Step
+from p2pcache.core.protocol.silence import (
+    DOUBT_MEMBERS,
+    DOUBT_S,
+    LOOKS,
+    PING_AT,
+    Silence,
+    Step,
+    doubt_s,
+)
 
 
 def quiet_looks(silence: Silence, count: int) -> list[tuple[int, Step]]:
@@ -49,3 +57,8 @@ def test_a_doubt_that_comes_no_sooner_than_the_loss_is_none(doubt_s: float) -> N
     silence = Silence(5.0, doubt_s)
     assert silence.look_s == 0.5
     assert quiet_looks(silence, 11)[-1] == (11, Step.LOST)
+
+
+def test_a_large_cluster_doubts_later() -> None:
+    assert doubt_s(8) == doubt_s(DOUBT_MEMBERS) == DOUBT_S
+    assert doubt_s(20 * DOUBT_MEMBERS) == pytest.approx(20 * DOUBT_S)
