@@ -16,7 +16,10 @@ class TrackerEnd(Protocol):
     """What an agent sees of its tracker."""
 
     side: int  # of a partition
-    frozen: bool  # it is stopped
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped."""
 
     def reachable(self, agent: NodeState) -> bool:
         """Whether a connection can be made now."""
