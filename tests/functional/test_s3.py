@@ -31,7 +31,7 @@ def test_each_byte_leaves_s3_once(s3: Seaweed, model: Path) -> None:
 
 
 def test_what_is_kept_lies_in_s3(s3: Seaweed, other_model: Path) -> None:
-    with Cluster(s3.url("kept"), agents=2, environ=s3.env()) as cluster:
+    with Cluster(s3.url("models", "kept"), agents=2, environ=s3.env()) as cluster:
         push(cluster, other_model, "team/one:v1")
 
         def parts() -> list[int]:

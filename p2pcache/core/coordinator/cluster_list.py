@@ -25,8 +25,8 @@ class ClusterList:
         self._most = most
         self._told: dict[NodeId, Member] = {}
 
-    def on_announced(self, node: NodeId, nodes: Mapping[NodeId, Node], out: list[Output]) -> None:
-        """A node announced itself.
+    def tell_all(self, node: NodeId, nodes: Mapping[NodeId, Node], out: list[Output]) -> None:
+        """A node announced itself: tell it of all others, and them of it.
 
         Args:
             node: its id.

@@ -240,7 +240,7 @@ class TrackerState:
         doubt = doubt_s(len(self.registry.nodes)) if fenced else 0.0
         out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt)))
         if fenced:
-            self._cluster.on_announced(node, self.registry.nodes, out)
+            self._cluster.tell_all(node, self.registry.nodes, out)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(node, record, digest, now, out)
         self.waiting.forget(node)

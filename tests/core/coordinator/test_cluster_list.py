@@ -25,7 +25,7 @@ class Cluster:
         self.nodes[node] = Node(Member(node, f"10.0.0.{node}:{port}"), "1", 0.0, 0.0)
         self.has[node] = {}  # it may have started again
         out: list[Output] = []
-        self.list.on_announced(node, self.nodes, out)
+        self.list.tell_all(node, self.nodes, out)
         self.take(out)
 
     def leave(self, node: NodeId) -> None:
