@@ -37,14 +37,15 @@ def test_what_is_kept_lies_in_s3(s3: Seaweed, other_model: Path) -> None:
         def parts() -> list[int]:
             return [sum(m["bytes_done"] for m in a.client.models()) for a in cluster.agents]
 
+        def listed() -> list[str]:
+            rows = json.loads(cluster.run("keep", "--list", "--json").stdout)["keeps"]
+            return [row["state"] for row in rows]
+
         cluster.run("keep", "team/one:v1", "--copies", "1")
-        wait_until(lambda: sum(parts()) == total_bytes(other_model), 20)
-        assert (
-            json.loads(cluster.run("keep", "--list", "--json").stdout)["keeps"][0]["state"]
-            == "kept"
-        )
+        wait_until(lambda: listed() == ["kept"], 20)
+        assert sum(parts()) == total_bytes(other_model)
         cluster.run("keep", "team/one:v1", "--off")
-        assert json.loads(cluster.run("keep", "--list", "--json").stdout)["keeps"] == []
+        assert listed() == []
         wait_until(lambda: not any(parts()), 20)
 
 

@@ -47,6 +47,7 @@ AHEAD_RATIO = 2.5
 BEYOND_RATIO = 3
 KNOWLEDGE_RATIO = 2  # the same: runs by which two nodes' knowledge differs at that moment
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
+HEAR_S = 0.3  # for the others to say what they have of a model that no tracker told of: dials in a site take less
 REST_S = 1.0  # pause after a failed read without a tracker; doubled with each failure in a row
 REST_MAX_S = 30.0  # storage that is back is found again within this time
 RECENT_READS = 16  # reads over which the mean goes

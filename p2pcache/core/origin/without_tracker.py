@@ -9,6 +9,7 @@ from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
     BEYOND_RATIO,
     FILL_A_LINK,
+    HEAR_S,
     KNOWLEDGE_RATIO,
     LEAST_PATIENCE_S,
     MIN_READ_S,
@@ -91,7 +92,8 @@ class WithoutTracker:
         self._down_since = self._plan_at = now
         self._met = True
         self._pace.on_tracker_lost()
-        self._return_s = 0.0 if silent else RETURN_S * (1 + self._dice.random() / 2)
+        pause_s = HEAR_S if unheard else 0.0 if silent else RETURN_S
+        self._return_s = pause_s * (1 + self._dice.random() / 2)
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
