@@ -14,7 +14,7 @@ from enum import Enum, auto
 from math import inf
 
 # Until a tracker is doubted: storage is idle for about so long. If it speaks again, all announce themselves anew.
-DOUBT_S = 1.2
+DOUBT_S = 1.0
 DOUBT_MEMBERS = (
     500  # that ping a tracker in this time. With more all take longer: pings cost processor time
 )
