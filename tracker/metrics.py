@@ -116,7 +116,7 @@ class TrackerMetrics(Collector):
             ("shunned_members", "Members caught sending wrong bytes, per model.",
              sum(len(swarm.roster.banned) for swarm in swarms)),
             ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
-             len(self._tracking.unreached(now))),
+             len(self._tracking.unreached())),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",
              max((now - n.last_seen for n in nodes.values() if n.connected), default=0.0)),
             ("event_loop_lag_seconds", "Longest delay of the event loop in the last minute.",

@@ -44,7 +44,7 @@ class Views:
     async def nodes(self) -> dict[str, object]:
         """Every member, by id, and the nodes that are gone within the last hour, the latest first."""
         now, breaks = self._clock.now(), Breaks()
-        unreached = self._tracking.unreached(now)
+        unreached = self._tracking.unreached()
         rows = []
         for node, n in sorted(self._tracking.registry.nodes.items()):
             drain, kept = self.pool_state(node)
@@ -86,7 +86,7 @@ class Views:
                     "stopped_at_run": swarm.book.stopped, **self._progress(swarm, node, now),
                 })  # fmt: skip
             await breaks.after_row()
-        row = _node_row(node, record, now, unreached=node in self._tracking.unreached(now))
+        row = _node_row(node, record, now, unreached=node in self._tracking.unreached())
         return {**row, "held": rows, "left_out": max(0, len(shares) - MAX_MODELS)}
 
     def _member_of(self, digest: str, node: NodeId) -> tuple[SwarmTracker, MemberRecord] | None:

@@ -1,8 +1,8 @@
 """The errors that end a download without hope, in words for people."""
 
 from p2pcache.agent.tracker_link import TrackerLink
+from p2pcache.core.coordinator.origin_doubts import OddReason
 from p2pcache.core.format.source_record import CHANGED
-from p2pcache.core.leases.origin_integrity import OddReason
 from p2pcache.core.protocol.messages import Stop
 from p2pcache.errors import (
     NoSpace,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import WitnessReport
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings, UploadSettings
 from p2pcache.core.swarm import events

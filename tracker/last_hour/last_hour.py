@@ -9,15 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.outputs import (
-    Joined,
-    Left,
-    Output,
-    PullEnded,
-    Shunned,
-    Stopped,
-    Unreached,
-)
+from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded
 from p2pcache.ids import NodeId, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.last_hour.rows import HourRows
@@ -43,17 +35,8 @@ class LastHour:
     def hear(self, output: Output) -> None:
         """The coordinator wants something done; what people should know is noted."""
         match output:
-            case Joined(node):
-                self._note_event("joined", node)
-            case Left(node):
-                gone = self._tracking.registry.departed.get(node)
-                self._note_event("lost" if gone is None or gone.lost else "left", node)
-            case Unreached(node, digest):
-                self._note_event("unreached", node, digest)
-            case Shunned(node, digest):
-                self._note_event("shunned", node, digest)
-            case Stopped(node, digest):
-                self._note_event("stopped", node, digest)
+            case Notice(event, node, digest):
+                self._note_event(event, node, digest)
             case PullEnded():
                 self._note_pull(output)
 
@@ -92,10 +75,10 @@ class LastHour:
             _list(self._pulls.after(pulls, now)),
         )  # fmt: skip
 
-    def _note_event(self, kind: str, node: NodeId, digest: str = "") -> None:
+    def _note_event(self, event: Event, node: NodeId, digest: str) -> None:
         swarm = self._tracking.swarms.get(digest)
         row = {
-            "number": self._events.last + 1, "at": self._at(), "kind": kind,
+            "number": self._events.last + 1, "at": self._at(), "kind": event,
             "node": format_node(node), "name": self._name(node), "digest": digest,
             "label": swarm.ledger.label if swarm is not None else "",
         }  # fmt: skip

@@ -12,20 +12,17 @@ from math import inf
 import aiohttp
 from aiohttp import web
 
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
-    Joined,
-    Left,
+    Notice,
     Output,
     ReadRun,
     Send,
-    Silent,
     StorageNotice,
-    Unreached,
 )
 from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
@@ -294,16 +291,10 @@ class MemberHub:
         """Perform an output that isn't a message."""
         self._last_hour.hear(output)
         match output:
-            case Unreached():
-                self.log.on_unreached(output)
+            case Notice():
+                self.log.on_notice(output)
             case StorageNotice():
                 self.log.on_spoken(output)
-            case Joined():
-                self.log.on_joined(output.node)
-            case Left():
-                self.log.on_departed(output.node)
-            case Silent():
-                self.log.on_silent(output)
             case DialBack():
                 self._dialer.dial(output.dial)
             case ReadRun():

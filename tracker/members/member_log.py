@@ -4,7 +4,7 @@ import logging
 import time
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.outputs import Silent, StorageNotice, Unreached
+from p2pcache.core.membership.outputs import Event, Notice, StorageNotice
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed
 from p2pcache.ids import NodeId, format_node
@@ -66,7 +66,16 @@ class MemberLog:
             level = logging.DEBUG if wait else logging.WARNING
         _log.log(level, "refused a member from %s: %s", address, error)
 
-    def on_joined(self, node: NodeId) -> None:
+    def on_notice(self, notice: Notice) -> None:
+        """People should know something of a member."""
+        if notice.event is Event.JOINED:
+            self._on_joined(notice.node)
+        elif notice.event in (Event.LEFT, Event.LOST):
+            self._on_departed(notice.node)
+        elif notice.event is Event.UNREACHED:
+            self._on_unreached(notice.node, notice.digest)
+
+    def _on_joined(self, node: NodeId) -> None:
         """A node is a member from now on."""
         record = self._tracking.registry.nodes.get(node)
         if record is not None:
@@ -74,7 +83,7 @@ class MemberLog:
                 node, "node %s joined", self._named(node, record.name, record.member.address)
             )
 
-    def on_departed(self, node: NodeId) -> None:
+    def _on_departed(self, node: NodeId) -> None:
         """A node is a member no longer."""
         gone = self._tracking.registry.departed.get(node)
         if gone is not None:
@@ -103,21 +112,23 @@ class MemberLog:
         """A member's connection was closed because it broke the protocol."""
         _log.log(self._level(node), "dropped member %s: %s", format_node(node), error)
 
-    def on_unreached(self, unreached: Unreached) -> None:
-        """Others can't dial a member. Without a line left for it, the coordinator will say so again."""
-        node, digest = unreached.node, unreached.digest
+    def _on_unreached(self, node: NodeId, digest: str) -> None:
+        """Others can't dial a member, or wait in vain for what it says it has."""
         record = self._tracking.registry.nodes.get(node)
-        if record is None or not record.connected:
-            return  # it has left, which explains it
-        if not self._has_a_line(node):
-            self._tracking.dials.on_untold(node)
-            return
-        what = f"what it read of {digest:.12} is read again" if digest else "others read storage"
-        _log.warning(
-            "nobody reaches node %s at %s, so %s: is that port open between the nodes, "
-            "and the address its own? (p2pcache doctor there; --advertise)",
-            format_node(node), record.member.address, what,
-        )  # fmt: skip
+        if record is None or not record.connected or not self._has_a_line(node):
+            return  # it has left, which explains it; or there were too many lines
+        who = f"node {format_node(node)} at {record.member.address}"
+        if digest:
+            _log.warning(
+                "%s says that it has %.12s and members get nothing from it, so storage is read for them: is its port "
+                "open between the nodes, does its disk hang, is its uplink full? (its agent's log; p2pcache doctor and "
+                "p2pcache bench there)", who, digest,
+            )  # fmt: skip
+        else:
+            _log.warning(
+                "nobody reaches %s, so others read storage: is that port open between the nodes, and the address its "
+                "own? (p2pcache doctor there; --advertise)", who,
+            )  # fmt: skip
 
     def on_spoken(self, spoken: StorageNotice) -> None:
         """The coordinator has a remark about a member."""
@@ -125,17 +136,6 @@ class MemberLog:
         _log.log(
             self._level(spoken.node), "model %.12s, node %s: %s", spoken.digest, who, spoken.text
         )
-
-    def on_silent(self, silent: Silent) -> None:
-        """A member says that it has runs, and delivers none."""
-        record = self._tracking.registry.nodes.get(silent.node)
-        if record is None or not self._has_a_line(silent.node):
-            return
-        _log.warning(
-            "node %s at %s says that it has %.12s and delivers nothing to those who ask, so storage is read for "
-            "them: does its disk hang, or is its uplink full? (its agent's log; p2pcache doctor and p2pcache "
-            "bench there)", format_node(silent.node), record.member.address, silent.digest,
-        )  # fmt: skip
 
     def _level(self, node: NodeId) -> int:
         return logging.WARNING if self._has_a_line(node) else logging.DEBUG

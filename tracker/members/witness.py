@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from blake3 import blake3
 
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import P2PCacheError

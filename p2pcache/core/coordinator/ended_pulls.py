@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from p2pcache.core.coordinator.settings import MAX_BYTES, MAX_LABEL, MAX_SECONDS
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.membership.outputs import PullEnded
-from p2pcache.core.membership.running_pull import PullEnd
+from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import Cancelled, RemoteProtocolError
 from p2pcache.ids import NodeId, is_digest

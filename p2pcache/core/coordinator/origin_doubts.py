@@ -1,12 +1,39 @@
-"""What the tracker does when a member reads wrong bytes from the origin: it asks a witness, judges, and tells."""
+"""Whether the origin's bytes are wrong for all nodes, or the storage of one node is the odd one.
+
+The word of one node stops no other: an empty mount, another bucket or a bad cable looks to that node like a model that
+was changed. So a second reader is asked: the tracker itself where it can read the origin, otherwise the node that is
+granted the run next. If two bearers read the same run wrong, no more leases of the model are granted. If one reads it
+right, the storage of the others is odd: they get no lease until their pull is over.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
 
 from p2pcache.core import bitset
+from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.origin_integrity import OddReason, WitnessReport
-from p2pcache.core.membership.outputs import Output, ReadRun, Send, Stopped, StorageNotice
+from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send, StorageNotice
+from p2pcache.core.membership.reachability import Bearer
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
+
+
+class WitnessReport(IntEnum):
+    """What the tracker found when it read a run itself."""
+
+    NONE = 0  # it couldn't: it has no origin, or this doesn't answer
+    RIGHT = 1
+    WRONG = 2
+
+
+class OddReason(IntEnum):
+    """Why one node gets no leases (`messages.Stop.odd`); 0 would be: no node does."""
+
+    OTHERS_READ_IT = 1
+    NOBODY_ELSE_READS = 2
+
 
 _FOUND = {
     WitnessReport.NONE: "the tracker can't read run {run} itself",
@@ -19,42 +46,81 @@ _ODD = {
 }
 
 
-class OriginDoubts:
-    """The doubts of one swarm."""
+@dataclass(slots=True)
+class DoubtedRun:
+    """A run that a node read wrong."""
 
-    def __init__(self, roster: Roster, book: LeaseBook) -> None:
-        """No run is doubted yet; the swarm's roster and leases."""
+    since: float
+    accusers: dict[NodeId, int] = field(default_factory=dict)  # how often each read it wrong
+    right: set[NodeId] = field(default_factory=set)  # bearers that read it right
+    witness: WitnessReport | None = None  # None: the tracker is reading it
+
+
+@dataclass(slots=True)
+class OddStorage:
+    """A node whose own storage is odd, or whose word no other can confirm."""
+
+    run: RunIndex
+    reason: OddReason
+    wanted: RunSet = ALL
+    told: bool = False
+
+
+class OriginDoubts:
+    """The doubts of one swarm: which nodes read which runs wrong, and what follows."""
+
+    def __init__(
+        self, roster: Roster, book: LeaseBook, bearer: Bearer, bearers_to_stop: int
+    ) -> None:
+        """No run is doubted yet.
+
+        Args:
+            roster: the swarm's members.
+            book: its leases.
+            bearer: maps a node id to what it stands for as a witness.
+            bearers_to_stop: how many must read a run wrong before leases stop.
+        """
+        self.odd: dict[NodeId, OddStorage] = {}  # these get no lease until their pull ends
+        self.runs: dict[RunIndex, DoubtedRun] = {}
         self._digest = roster.digest
         self._roster = roster
         self._book = book
-        self._integrity = book.integrity
+        self._bearer = bearer
+        self._bearers_to_stop = bearers_to_stop
+        self._stopped_at = 0.0
 
     def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
         """A member read these runs wrong; it is heard only about its own leases."""
         record = self._roster.members[node]
         for run in self._book.on_failed(node, runs, now):
-            fresh = self._integrity.on_wrong_read(node, run, now)
             if not record.storage_doubted:
                 record.storage_doubted = True
                 text = f"it says that storage has run {run} of the model not at all, or wrong"
                 out.append(StorageNotice(node, self._digest, text))
-            if fresh:
-                out.append(ReadRun(node, self._digest, run))
+            if node not in self.odd:
+                doubt = self.runs.get(run)
+                # What was found is found anew after a while: mounts are mended, and disks rot.
+                if doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S):
+                    doubt = self.runs[run] = DoubtedRun(now)
+                    out.append(ReadRun(node, self._digest, run))
+                doubt.accusers[node] = doubt.accusers.get(node, 0) + 1
             self._judge(run, now, out)
 
     def on_right_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
         """A member has runs that it hadn't; told before the lease book hears of it."""
-        for run in bitset.members(runs & self._integrity.doubted & self._book.leased):
+        for run in bitset.members(runs & bitset.of(self.runs) & self._book.leased):
             if self._book.leases[run].node == node:
-                self._integrity.on_right_read(node, run)
+                self.runs[run].accusers.pop(node, None)  # its storage was mended meanwhile
+                self.runs[run].right.add(self._bearer(node))
                 self._judge(run, now, out)
 
     def on_witness_report(
         self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
     ) -> None:
         """The tracker has read a run itself, because of the word of this node."""
-        self._integrity.on_witness_report(run, report)
-        if node not in self._integrity.odd:
+        if run in self.runs:
+            self.runs[run].witness = report
+        if node not in self.odd:
             out.append(StorageNotice(node, self._digest, _FOUND[report].format(run=run)))
         self._judge(run, now, out)
 
@@ -68,7 +134,7 @@ class OriginDoubts:
         """
         if credit <= 0:
             self.on_pull_over(node)
-        odd = self._integrity.odd.get(node)
+        odd = self.odd.get(node)
         if odd is None:
             return credit
         odd.wanted = wanted
@@ -76,18 +142,27 @@ class OriginDoubts:
 
     def on_pull_over(self, node: NodeId) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
-        self._integrity.acquit(node)
+        self.odd.pop(node, None)
         if node in self._roster:
             self._roster.members[node].storage_doubted = False
 
+    def resume(self, now: float) -> bool:
+        """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
+        # The origin may have been repaired; two wrong reads more tell if it wasn't.
+        if not len(self._book.readers) and now >= self._stopped_at + STOP_S:
+            self._book.stopped = None
+            self.runs.clear()
+        return self._book.stopped is None
+
     def tell_hopeless(self, out: list[Output]) -> None:
-        """Tell the nodes of odd storage that no other node reads what they lack."""
-        if not self._integrity.odd or len(self._book.readers):
+        """Tell the nodes of odd storage once that no other node reads what they lack."""
+        if len(self._book.readers):
             return
-        for node in self._integrity.hopeless(self._book.free):
-            odd = self._integrity.odd[node]
-            reason = _ODD[odd.reason].format(run=odd.run)
-            out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
+        for node, odd in self.odd.items():
+            if not odd.told and odd.wanted & self._book.free:
+                odd.told = True
+                reason = _ODD[odd.reason].format(run=odd.run)
+                out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
 
     def stop_message(self) -> m.Stop:
         """What all members are told of a model whose bytes are wrong."""
@@ -96,21 +171,40 @@ class OriginDoubts:
         return m.Stop(self._digest, run, reason)
 
     def _judge(self, run: RunIndex, now: float, out: list[Output]) -> None:
-        before = self._book.stopped
-        for node in self._integrity.judge(run, self._book.readers, now):
+        """Decide what follows for a run that may be doubted."""
+        doubt = self.runs.get(run)
+        if doubt is None or self._book.stopped is not None:
+            return
+        bearers = {self._bearer(node) for node in doubt.accusers}
+        if doubt.witness is WitnessReport.RIGHT or doubt.right - bearers:
+            self._call_odd(doubt, run, OddReason.OTHERS_READ_IT, out)
+            doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
+        elif doubt.witness is not None:
+            wrong = len(bearers) + (doubt.witness is WitnessReport.WRONG)
+            tried_twice = sum(doubt.accusers.values()) > 1
+            if wrong >= self._bearers_to_stop:
+                self._stop(doubt, run, now, out)
+            elif tried_twice and all(self._bearer(one) in bearers for one in self._book.readers):
+                self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS, out)
+
+    def _stop(self, doubt: DoubtedRun, run: RunIndex, now: float, out: list[Output]) -> None:
+        self._book.stopped, self._stopped_at = run, now
+        text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
+        accusers = list(doubt.accusers)
+        out += [StorageNotice(node, self._digest, text) for node in accusers]
+        out += [Notice(Event.STOPPED, node, self._digest) for node in accusers[:1]]
+        stop = self.stop_message()
+        out.extend(Send(other, stop) for other in self._roster.needy())
+
+    def _call_odd(
+        self, doubt: DoubtedRun, run: RunIndex, reason: OddReason, out: list[Output]
+    ) -> None:
+        for node in [one for one in doubt.accusers if one not in self.odd]:
             record = self._book.readers.working.get(node)
             if record is None:
                 self.on_pull_over(node)
                 continue
-            odd = self._integrity.odd[node]
-            odd.wanted = record.wanted
+            self.odd[node] = OddStorage(run, reason, record.wanted)
             self._book.set_credit(node, 0)
-            text = f"it gets no leases for this pull: {_ODD[odd.reason].format(run=run)}"
+            text = f"it gets no leases for this pull: {_ODD[reason].format(run=run)}"
             out.append(StorageNotice(node, self._digest, text))
-        if self._book.stopped is not None and before is None:
-            text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
-            accusers = self._integrity.accusers(run)
-            out += [StorageNotice(node, self._digest, text) for node in accusers]
-            out += [Stopped(node, self._digest) for node in accusers[:1]]
-            stop = self.stop_message()
-            out.extend(Send(other, stop) for other in self._roster.needy())

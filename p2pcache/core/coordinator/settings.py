@@ -25,24 +25,18 @@ HOLD_S = 0.5  # until it grants: agents that went on without it say first what t
 # -- the list of all nodes --
 MOST_LISTED = 100  # of a cluster whose nodes all have it: ten thousand messages when all come
 
-# -- complaints --
+# -- complaints and stuck runs --
 BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie
-ACCUSERS_TO_HIDE = 2  # nodes that were sent to a holder in vain: one alone may be cut off itself
-
-# -- stuck runs --
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
-SCARCE = 2  # holders at most, for a run to be worth a second read
-REGRANT_AFTER_S = 4.0  # after holders were introduced and didn't help
-MAX_INTRODUCTIONS = 20_000  # remembered for each swarm, at about 200 bytes each
-CUT_OFF_S = 60.0  # a member that was introduced in vain isn't introduced anew before
-AGAIN_TIMES = 4  # more runs are read again for a member that is cut off, each time
-MOST_AGAIN = (
-    4096  # runs up to which they grow: a tenth of a second of a tracker's time would be too long
-)
+SCARCE = 2  # holders at most, for a member that waits in vain to complain of them
+IN_VAIN_S = 4.0  # after holders were introduced and didn't help
+CUT_OFF_S = 60.0  # a member for which runs are read again isn't introduced anew before
+AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
+MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
 AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are one
-SEARCH_S = (
-    0.25  # between two searches of all that members have: 10,000 members take some milliseconds
-)
+
+# -- wrong bytes in storage --
+STOP_S = 30.0  # no leases, or pods that restart would read them for ever
 
 CROSSING_S = 45.0  # of a turn that isn't renewed: nodes renew it four times as often
 MAX_CROSSINGS = 10_000  # turns at once; whoever asks for more waits

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import inf
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.origin_doubts import OriginDoubts
+from p2pcache.core.coordinator.origin_doubts import OriginDoubts, WitnessReport
 from p2pcache.core.coordinator.settings import (
     BLAMES_TO_BAN,
     MAX_AWAITED,
@@ -17,14 +18,13 @@ from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.format.manifest import MAX_CHUNKS
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
-from p2pcache.core.leases.origin_integrity import WitnessReport, by_id, witnesses_but
 from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.dialback import DialBacks
-from p2pcache.core.membership.member_record import MemberRecord, Standing
-from p2pcache.core.membership.outputs import Output, PullEnded, Send, Shunned
+from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
+from p2pcache.core.membership.reachability import Reachability, by_id, witnesses_but
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.membership.running_pull import PullEnd, RunningPull
-from p2pcache.core.membership.usage_ledger import UsageLedger
+from p2pcache.core.membership.usage_ledger import PullEnd, RunningPull, UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
@@ -75,18 +75,17 @@ class SwarmTracker:
         self._bearer = bearer_of if members.certified else by_id
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
-        self.book = LeaseBook(self.roster, leases, seed, dials.doubted, dials.reached)
-        self.book.integrity.bearer = self._bearer
-        self.lost_runs = LostRuns()
+        self.book = LeaseBook(self.roster, leases, seed, self._bearer)
+        self.reach = Reachability(self.roster.members, dials, self._bearer)
+        self.lost_runs = LostRuns(self.roster, self.book)
         self.ledger = UsageLedger()
         self.pulls = 0  # that run, as members tell; for people
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
-        self.stuck_runs = StuckRuns(self.roster, self.book, self.lost_runs, dials, self._bearer)
-        self.doubts = OriginDoubts(self.roster, self.book)
+        self.stuck_runs = StuckRuns(self.roster, self.book, self.reach)
+        self.doubts = OriginDoubts(self.roster, self.book, self._bearer, leases.mismatches_to_stop)
         self._grants = True  # whether the last step could grant leases
-        self._unreached = dials.unreached
         self._epoch = epoch
         self._neighbours = members.neighbours
 
@@ -97,12 +96,12 @@ class SwarmTracker:
         node, now = update.member.node, update.now
         record = self.roster.members.get(node)
         if record is not None:
-            if record.complaints is not None:
-                record.complaints.blamed_by.clear()
+            record.blamed_by, record.introduced, record.read_again_at = frozenset(), 0, -inf
             self.doubts.on_pull_over(node)
-            self.stuck_runs.on_announced(record, now, update.out)
-            if record.standing is Standing.BANNED:
-                self.roster.readmit(update.member)
+            if record.banned:
+                self.roster.readmit(record)
+            self.reach.acquit(record)
+            self.reach.review(record)
         reading = self._runs(update.said.leases[:MAX_LISTED_LEASES])
         self._take_in(update)
         if self.book.keep_only(node, reading, now):
@@ -140,7 +139,7 @@ class SwarmTracker:
         returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
         urgent = self._runs(said.demanded[: m.MAX_DEMANDED])
         wanted = self._wanted(said.wanted)
-        self._update_have(node, record.says | done, now, out, said.flow_s)
+        self._update_have(node, record.have | done, now, out, said.flow_s)
         if said.epoch == self._epoch:
             book.on_failed(node, failed, now)
             if book.on_returned(node, returned, now):
@@ -164,15 +163,15 @@ class SwarmTracker:
         if accuser not in self.roster or record is None or bearer == self._bearer(node):
             return
         self.blames += 1
-        accusers = record.complain().blamed_by
-        accusers.add(bearer)
+        record.blamed_by |= {bearer}
         # Of two members only one can accuse.
         enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_BAN)
-        if len(accusers) >= enough and record.standing is not Standing.BANNED:
+        if len(record.blamed_by) >= enough and not record.banned:
             self.book.drop_reader(node, now)
             self.roster.ban(record)
+            self.reach.review(record)
             self.lost_runs.suspect(now)
-            out.append(Shunned(node, self.digest))
+            out.append(Notice(Event.SHUNNED, node, self.digest))
 
     def on_witness_report(
         self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
@@ -184,11 +183,9 @@ class SwarmTracker:
         """A member's connection broke: what it reads goes on, but it gets nothing new."""
         self.book.set_credit(node, 0)
 
-    def on_reach_changed(self, node: NodeId) -> None:
+    def on_dialled(self, node: NodeId) -> None:
         """Something else is thought of whether others can dial a member."""
-        self.book.readers.review(node)
-        if node in self._unreached:
-            self.stuck_runs.perhaps_lost.add(node)
+        self.reach.review(self.roster.members[node])
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float, out: list[Output]) -> None:
         """A member has nothing of this model any more, or is gone.
@@ -208,8 +205,8 @@ class SwarmTracker:
             ))  # fmt: skip
         if record is not None:
             self._set_pull(record, None)
+            self.reach.drop(record)
         self.book.drop_reader(node, now)
-        self.stuck_runs.on_left(node)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
         self.lost_runs.suspect(now)
@@ -226,15 +223,16 @@ class SwarmTracker:
         """Do all that is due: expiry, polls, the members' list, and with `grants` new leases."""
         if self.book.expire(now):
             self.lost_runs.suspect(now)
-        if self.roster.silent or self.stuck_runs.perhaps_lost:
-            self.stuck_runs.step(now, out)
-        if self.lost_runs.busy:
+        if self.reach.verdicts:
+            self.reach.end_verdicts(now)
+        if self.reach.changed:
+            self._on_reach_changed(now, out)
+        if self.lost_runs.due <= now:
             poll = m.Poll(self.digest)
-            polled = self.lost_runs.step(self.roster, self.book, now)
-            out.extend(Send(node, poll) for node in polled)
+            out.extend(Send(node, poll) for node in self.lost_runs.step(now))
         self._grants = grants and not (self.barrier.awaited and self.barrier.holds(now))
         if self._grants:
-            if self.book.integrity.odd:
+            if self.doubts.odd:
                 self.doubts.tell_hopeless(out)
             for node, runs in self.book.grant(now).items():
                 out.append(Send(node, m.Grant(self.digest, self._epoch, tuple(runs))))
@@ -245,10 +243,10 @@ class SwarmTracker:
     def next_wakeup(self) -> float | None:
         """When `step` has something to do next."""
         times = [self.book.next_wakeup(grants=self._grants), self.roster.flush_at()]
-        if self.lost_runs.busy:
-            times.append(self.lost_runs.next_wakeup())
-        if self.roster.silent or self.stuck_runs.perhaps_lost:
-            times.append(self.stuck_runs.next_wakeup())
+        if self.lost_runs.due < inf:
+            times.append(self.lost_runs.due)
+        if self.reach.verdicts:
+            times.append(self.reach.next_wakeup())
         if self.barrier.awaited and self.book.free and len(self.book.readers):
             times.append(self.barrier.until)
         return min((t for t in times if t is not None), default=None)
@@ -258,17 +256,19 @@ class SwarmTracker:
         self.roster.check()
         self.book.check()
         self.lost_runs.check()
-        self.stuck_runs.check()
+        self.reach.check()
+        assert not self.reach.changed
         assert self.pulls == sum(one.pull is not None for one in self.roster.members.values())
-        covered = self.roster.covered()
+        covered = self.lost_runs.covered
         assert not covered & self.book.free or self.book.regranted, "a held run is free"
-        assert not self.book.done & ~covered or self.lost_runs.busy, "a lost run isn't free"
+        assert not self.book.done & ~covered or self.lost_runs.due < inf, "a lost run isn't free"
 
     # -- inside ------------------------------------------------------------------------------------
 
     def _take_in(self, update: SwarmUpdate) -> None:
         said, now, node = update.said, update.now, update.member.node
-        if node not in self.roster:
+        fresh = node not in self.roster
+        if fresh:
             self.barrier.on_arrival(node, now)
         have = bitset.full(self.roster.run_count)
         if not said.complete:
@@ -277,6 +277,8 @@ class SwarmTracker:
                 self.barrier.expect(said.known, update.present, now)
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         record = self.roster.enter(update.member)
+        if fresh:
+            self.reach.review(record)
         figures = (said.label, said.total_bytes, said.taken)
         if figures != record.figures:
             known, record.figures = bool(record.figures[2]), figures
@@ -292,7 +294,7 @@ class SwarmTracker:
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
-        if self.lost_runs.busy:
+        if self.lost_runs.due < inf:
             self.lost_runs.on_answer(node)
 
     def _set_pull(self, record: MemberRecord, pull: RunningPull | None) -> None:
@@ -306,30 +308,43 @@ class SwarmTracker:
         if node in self.roster.banned:
             self.book.on_banned_have(node, have, now)
         if fresh:
-            if self.book.integrity.doubted:
+            if self.doubts.runs:
                 self.doubts.on_right_reads(node, fresh, now, out)
-            if node in self._unreached:
-                self.stuck_runs.perhaps_lost.add(node)
-            for reader, runs in self.book.on_have(node, fresh, now, flow_s).items():
-                out.append(Send(reader, m.Revoke(self.digest, tuple(runs))))
+            if node in self.reach.lost:
+                self.lost_runs.suspect(now)
+            self._count(node, fresh, now, out, flow_s)
+
+    def _count(
+        self, node: NodeId, runs: RunSet, now: float, out: list[Output], flow_s: float = 0.0
+    ) -> None:
+        """A member has runs that count from now on."""
+        for reader, revoked in self.book.on_have(node, runs, now, flow_s).items():
+            out.append(Send(reader, m.Revoke(self.digest, tuple(revoked))))
+
+    def _on_reach_changed(self, now: float, out: list[Output]) -> None:
+        """Others get at some members, or don't any more."""
+        changed, self.reach.changed = self.reach.changed, {}
+        for node, record in changed.items():
+            self.book.readers.review(record)
+            if record.counts:
+                self._count(node, record.have, now, out)
+        if self.reach.lost:
+            self.lost_runs.suspect(now)
 
     def _set_credit(
         self, node: NodeId, credit: int, wanted: RunSet, now: float, out: list[Output]
     ) -> None:
-        integrity, record = self.book.integrity, self.roster.members[node]
-        readers = self.book.readers
-        stopped = credit > 0 and integrity.stopped is not None
-        if stopped and not integrity.resume(now, wanted=bool(len(readers))):
+        stopped = credit > 0 and self.book.stopped is not None
+        if stopped and not self.doubts.resume(now):
             out.append(Send(node, self.doubts.stop_message()))
             return
-        if integrity.odd or record.storage_doubted:
+        if self.doubts.odd or self.roster.members[node].storage_doubted:
             credit = self.doubts.credit(node, credit, wanted)
-        if record.standing is Standing.BANNED:
-            wanted &= ~record.discounted
+        readers = self.book.readers
         had_readers = readers.fit > 0
         self.book.set_credit(node, credit, wanted)
-        if self._unreached and readers.fit and not had_readers:
-            self.stuck_runs.on_first_reader()
+        if self.reach.lost and readers.fit and not had_readers:
+            self.lost_runs.suspect(now)  # it wants what they have
 
     def _runs(self, numbers: Collection[RunIndex]) -> RunSet:
         return m.run_bits(numbers, self.roster.run_count)

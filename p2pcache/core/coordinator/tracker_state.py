@@ -11,6 +11,7 @@ from math import inf
 
 from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.coordinator.ended_pulls import ended_pulls
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.settings import (
     HOLD_S,
     MAX_AWAITED,
@@ -23,17 +24,15 @@ from p2pcache.core.coordinator.settings import (
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, SwarmUpdate, check_state
 from p2pcache.core.coordinator.totals import Totals
 from p2pcache.core.coordinator.waiting_states import WaitingStates
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
-    Joined,
-    Left,
+    Event,
+    Notice,
     Output,
     ReadRun,
     Send,
-    Unreached,
 )
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
@@ -187,10 +186,9 @@ class TrackerState:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
         return {d: sorted(swarm.roster) for d, swarm in self.swarms.items() if swarm.book.free}
 
-    def unreached(self, now: float) -> set[NodeId]:
+    def unreached(self) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
-        hidden = (s.book.readers.hidden_at(now) for s in self.swarms.values())
-        return self.dials.unreached.union(*hidden)
+        return self.dials.unreachable.union(*(swarm.reach.lost for swarm in self.swarms.values()))
 
     def story(self, digest: str, run: RunIndex) -> list[str]:
         """What happened to a run's leases, oldest first."""
@@ -234,7 +232,7 @@ class TrackerState:
         if why := m.unfit_announcement(said):
             raise RemoteProtocolError(f"an announcement {why}")
         if node not in self.registry.nodes:
-            out.append(Joined(node))
+            out.append(Notice(Event.JOINED, node))
         record = self.registry.on_announced(node, said, now)
         beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, bool(self.may_grant)
         doubt = doubt_s(len(self.registry.nodes)) if fenced else 0.0
@@ -250,7 +248,7 @@ class TrackerState:
                 swarm.barrier.on_arrival(node, now)
                 self._settle_soon(swarm, now)
         self._settle_due(now, out)
-        self.dials.on_announced(record.member)
+        self.dials.on_announced(record.member, now)
 
     def _hear(
         self, record: Node, states: tuple[m.SwarmState, ...], now: float, out: list[Output], *, announced: bool,
@@ -347,7 +345,7 @@ class TrackerState:
         self.dials.forget(node)
         self.waiting.forget(node)
         if record is not None:
-            out.append(Left(node))
+            out.append(Notice(Event.LOST if lost else Event.LEFT, node))
             self._cluster.on_left(node, out)
             for digest in sorted(record.digests):
                 self._leave(node, record, digest, now, out)
@@ -358,16 +356,18 @@ class TrackerState:
         """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
         out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
         touched: dict[str, None] = {}
-        changed, unreached = self.dials.changes()
+        changed, failed = sorted(self.dials.changed), sorted(self.dials.failed)
+        self.dials.changed.clear()
+        self.dials.failed.clear()
         for node in changed:
             record = self.registry.nodes.get(node)
             for digest in sorted(record.digests) if record is not None else ():
-                self.swarms[digest].on_reach_changed(node)
+                self.swarms[digest].on_dialled(node)
                 touched[digest] = None
-        for node in unreached:
+        for node in failed:
             record = self.registry.nodes.get(node)
             if record is not None and record.connected and self.dials.should_tell(node):
-                out.append(Unreached(node, ""))
+                out.append(Notice(Event.UNREACHED, node))
         for digest in touched:
             self._settle(self.swarms[digest], now, out)
 

@@ -12,7 +12,6 @@ from itertools import islice
 from math import inf
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import OriginIntegrity
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
@@ -21,6 +20,7 @@ from p2pcache.core.leases.settings import (
     STORY_ENTRIES,
 )
 from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.run_log import NOBODY, RunLog
 from p2pcache.core.settings import LeaseSettings
@@ -36,27 +36,25 @@ class LeaseBook:
     """
 
     def __init__(
-        self, roster: Roster, settings: LeaseSettings, seed: int,
-        doubted: AbstractSet[NodeId] = frozenset(), reached: AbstractSet[NodeId] = frozenset(),
-    ) -> None:  # fmt: skip
+        self, roster: Roster, settings: LeaseSettings, seed: int, bearer: Bearer = by_id
+    ) -> None:
         """An empty book: every run is free.
 
         Args:
             roster: the swarm's members, and what each has.
             settings: the knobs.
             seed: of the dice that break ties.
-            doubted: nodes that perhaps nobody can dial; the owner tells `readers` of changes.
-            reached: nodes that answered the tracker's dial, kept up to date by the owner.
+            bearer: maps a node id to what it stands for as a witness.
         """
         self.run_count = roster.run_count
         self.free, self.leased = bitset.full(self.run_count), 0
         self.leases: dict[RunIndex, Lease] = {}
         self.granted = 0  # leases given out, for metrics
         self.regranted = 0  # runs granted again though a live node has them
-        self.regranted_early = 0  # of them, before any member was stuck; these have a cap
         self.ends: Counter[str] = Counter()  # leases that are over, by reason; for metrics
-        self.readers = Readers(roster.members, settings, random.Random(seed), doubted, reached)
-        self.integrity = OriginIntegrity(settings.mismatches_to_stop)
+        self.readers = Readers(roster.members, settings, random.Random(seed))
+        self.stopped: RunIndex | None = None  # the run whose origin bytes are wrong for all
+        self._bearer = bearer
         self._roster = roster
         self._members = roster.members
         self._settings = settings
@@ -74,11 +72,6 @@ class LeaseBook:
     def done(self) -> RunSet:
         """Runs that some member said it has."""
         return bitset.full(self.run_count) & ~self.free & ~self.leased
-
-    @property
-    def stopped(self) -> RunIndex | None:
-        """The run whose origin bytes are wrong, so that no leases are given out."""
-        return self.integrity.stopped
 
     def runs_of(self, node: NodeId) -> set[RunIndex]:
         """The runs that a node reads now."""
@@ -119,7 +112,7 @@ class LeaseBook:
                 self._end(run, now, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
                 continue
-            lease.others.add(self.integrity.bearer(node))
+            lease.others.add(self._bearer(node))
             if len(lease.others) >= self._settings.enough_holders:
                 self._end(run, now, "revoked")
                 revoked.setdefault(lease.node, []).append(run)
@@ -170,9 +163,7 @@ class LeaseBook:
         """A banned member has runs for itself: it needs no leases of them, but others do."""
         for run in self._leases_of(node, runs):
             self._give_up(run, now, "kept")
-        record = self._members[node]
-        if record.credit:
-            self.readers.set_wanted(record, record.wanted & ~runs)
+        self._again |= runs & self.free
 
     def drop_reader(self, node: NodeId, now: float) -> None:
         """A member is gone, or banned. Its runs count as done until it is known that no member has them."""
@@ -192,12 +183,7 @@ class LeaseBook:
     @property
     def idle(self) -> bool:
         """Whether nothing is being read and nothing is left to read that any reader wants."""
-        return not self.leases and not (self.free and self.readers.any_wants(self.free))
-
-    def on_unreached(self, node: NodeId, alone: RunSet, now: float) -> None:
-        """Others can't get what a node has: they read, also the runs that no other member has (`alone`)."""
-        self.readers.hide(self._members[node], now)
-        self.regrant(alone & ~self.leased & ~self.free, now)
+        return not self.leases and not (self.free and self.free & self.readers.lacking())
 
     def regrant(self, runs: RunSet, now: float) -> None:
         """Grant done runs again though live nodes have them."""
@@ -250,11 +236,9 @@ class LeaseBook:
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
         self._paced = False
-        if self.integrity.stopped is not None or not self.free or not len(self.readers):
+        if self.stopped is not None or not self.free or not len(self.readers):
             return given
-        skipped = 0
-        # Runs that only silent members have are free: if no other reads them, they mustn't hold up the rest.
-        candidates = self.free & self.readers.lacking() if self._roster.silent else self.free
+        skipped, narrowed, candidates = 0, False, self.free
         while candidates and skipped < MAX_SKIPPED and self._may_grant(now):
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
@@ -270,6 +254,9 @@ class LeaseBook:
                 skipped += 1
             elif run in self._failed_at or again:
                 skipped += 1  # only for this run no reader is left; the next one may find one
+                if again and not narrowed:  # those who have such runs may be the only readers
+                    candidates &= self.readers.lacking()
+                    narrowed = True
             else:
                 break
         self._paced = self._in_flight(now) < self.at_once and not self._may_grant(now)
@@ -278,12 +265,7 @@ class LeaseBook:
     def next_wakeup(self, *, grants: bool = True) -> float | None:
         """When a lease expires, or, if there are `grants`, one more may begin or a resting reader be tried again."""
         ends = [self._expires_from] if self.leases else []
-        if (
-            grants
-            and self.free
-            and self.integrity.stopped is None
-            and len(self.leases) < self.at_once
-        ):
+        if grants and self.free and self.stopped is None and len(self.leases) < self.at_once:
             ends += [self.readers.concurrency.next_at] * self._paced
             rest = self.readers.next_rested()
             if rest is not None:
@@ -305,7 +287,6 @@ class LeaseBook:
             assert not self._members[lease.node].have >> run & 1, self.story_of(run)
         assert by_node == {node: one.runs for node, one in self._members.items() if one.runs}
         self.readers.check()
-        self.integrity.check()
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -360,7 +341,7 @@ class LeaseBook:
         """Another node should read a run, unless a member has it that came to have it during the lease."""
         lease = self.leases[run]
         self._end(run, now, why)
-        held = (one.delivers >> run & 1 for one in self._members.values())
+        held = (one.have >> run & 1 and one.counts for one in self._members.values())
         if not lease.others or not any(held):
             self.set_free(1 << run, now)
         self._failed_at.setdefault(run, set()).add(lease.node)

@@ -8,7 +8,7 @@ from math import ceil
 
 from p2pcache.core.leases.readers import Readers
 from p2pcache.core.leases.settings import HOPELESS_FAILURES, SAMPLE, WORTH_TWO
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Place
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Place, Reach
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -21,7 +21,6 @@ Tier = tuple[bool, bool, bool]
 """What is held against a reader: others may not get what it reads, it is slow, it is on probation."""
 
 FIT: Tier = (False, False, False)
-_ON_PROBATION: Tier = (False, False, True)
 
 
 class ReaderChoice:
@@ -65,9 +64,11 @@ class ReaderChoice:
                 best, worst = one, tier
             if tier == FIT:
                 break
-        if again or worst <= _ON_PROBATION or not self._will_be_read(run, barred, worst):
-            return best
-        return None
+        if best is None:
+            return None
+        # All quick readers may have what is read again, so a slow one doesn't wait for them.
+        against = self._tier(best)[: 1 if again else 2]
+        return None if any(against) and self._will_be_read(run, barred, against) else best
 
     def acceptable(self) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell."""
@@ -93,14 +94,16 @@ class ReaderChoice:
     def _tier(self, one: MemberRecord, *, again: bool = False) -> Tier:
         aside = one.node in self._readers.aside
         if again:
-            aside = aside or one.node not in self._readers.reached
+            aside = aside or one.reach is not Reach.REACHABLE
         return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION
 
-    def _will_be_read(self, run: RunIndex, barred: AbstractSet[NodeId], worst: Tier) -> bool:
+    def _will_be_read(
+        self, run: RunIndex, barred: AbstractSet[NodeId], against: tuple[bool, ...]
+    ) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
-            self._tier(one)[:2] < worst[:2]
+            self._tier(one)[: len(against)] < against
             and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
             and readers.lacks(one, barred, run)
             for one in readers.working.values()

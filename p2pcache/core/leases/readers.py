@@ -13,12 +13,11 @@ from p2pcache.core import backoff
 from p2pcache.core.leases.settings import (
     DRAGGING_TIMES,
     FIRST_REST_S,
-    HIDDEN_S,
     LAST_REST_S,
     SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach, Standing
+from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
@@ -45,37 +44,29 @@ class Readers:
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only;
     a reader of k runs with a credit over k is in `with_room[k]`, and nowhere else; `aside` those that
-    stand aside; `_hidden` and `_excused` the members for which complaints or an excuse count, `_resting` readers whose
-    last read failed.
+    stand aside, `_resting` those whose last read failed.
     """
 
     def __init__(
-        self, members: dict[NodeId, MemberRecord], settings: LeaseSettings, dice: random.Random,
-        doubted: AbstractSet[NodeId] = frozenset(), reached: AbstractSet[NodeId] = frozenset(),
-    ) -> None:  # fmt: skip
+        self, members: dict[NodeId, MemberRecord], settings: LeaseSettings, dice: random.Random
+    ) -> None:
         """No member works on leases yet.
 
         Args:
             members: the swarm's members; the roster keeps them up to date.
             settings: the knobs.
             dice: seeded.
-            doubted: nodes that perhaps nobody can dial; kept by their owner, which tells of changes (`review`).
-            reached: nodes that answered the tracker's dial; kept by their owner.
         """
         self.working: dict[NodeId, MemberRecord] = {}
         self.choosy: dict[NodeId, MemberRecord] = {}
         self.with_room = [SampledSet()]
         self.aside: set[NodeId] = set()
-        self.reached = reached
         self.slow_readers = SlowReaders(settings.slow_node_ratio)
         self.dice = dice
         self._members = members
-        self._doubted = doubted
         self._settings = settings
         self._concurrency = self._unmeasured()  # of all of them together
         self._resting: dict[NodeId, MemberRecord] = {}
-        self._hidden: dict[NodeId, MemberRecord] = {}
-        self._excused: dict[NodeId, MemberRecord] = {}
 
     def __len__(self) -> int:
         return len(self.working)
@@ -99,13 +90,9 @@ class Readers:
             self._resting.pop(record.node, None)
             self.slow_readers.end_rest(record)
         self._enter_room(record)
-        self._review(record)
-        self.set_wanted(record, wanted if credit > 0 else ALL)
-
-    def set_wanted(self, record: MemberRecord, wanted: RunSet) -> None:
-        """A reader has use for these runs only (or ALL)."""
-        record.wanted = wanted
-        if wanted == ALL:
+        self.review(record)
+        record.wanted = wanted if credit > 0 else ALL
+        if record.wanted == ALL:
             self.choosy.pop(record.node, None)
         else:
             self.choosy[record.node] = record
@@ -126,8 +113,6 @@ class Readers:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
         self.set_credit(record, 0, ALL)
         self.slow_readers.reset(record)
-        self._hidden.pop(record.node, None)
-        self._excused.pop(record.node, None)
         record.failures, record.newest_done = 0, -inf
 
     # -- how reads end -----------------------------------------------------------------------------
@@ -198,46 +183,10 @@ class Readers:
 
     # -- whether others get at them ----------------------------------------------------------------
 
-    def reach_of(self, record: MemberRecord) -> Reach:
-        """Whether others get at what a member has, as far as the tracker knows."""
-        node = record.node
-        if node in self._excused:
-            return Reach.CUT_OFF
-        if node in self._hidden or record.standing is Standing.BANNED:
-            return Reach.UNREACHED
-        if node in self._doubted:
-            return Reach.SILENT
-        return Reach.REACHED if node in self.reached else Reach.UNKNOWN
-
-    def hide(self, record: MemberRecord, now: float) -> None:
-        """Others can't get from a member what it has: it stands aside."""
-        record.hidden_until = now + HIDDEN_S
-        self._hidden[record.node] = record
-        self._review(record)
-
-    def show(self, record: MemberRecord) -> None:
-        """Others can get from a member what it has, after all."""
-        self._hidden.pop(record.node, None)
-        self._review(record)
-
-    def excuse(self, record: MemberRecord, now: float) -> None:
-        """A member reaches nobody itself: it has to read, though others don't get at that."""
-        record.excused_until = now + HIDDEN_S
-        self._excused[record.node] = record
-        self._review(record)
-
-    def is_hidden(self, node: NodeId) -> bool:
-        """Whether members complained that they don't get at this one."""
-        return node in self._hidden
-
-    def hidden_at(self, now: float) -> set[NodeId]:
-        """Members that are hidden at a moment. Rests may be out of date while nobody wants a lease."""
-        return {node for node, record in self._hidden.items() if record.hidden_until > now}
-
-    def review(self, node: NodeId) -> None:
-        """Something else is thought of a node's reach."""
-        if node in self._members:
-            self._review(self._members[node])
+    def review(self, record: MemberRecord) -> None:
+        """A member has other credit, or another reach."""
+        change = self.aside.add if self._stands_aside(record) else self.aside.discard
+        change(record.node)
 
     # -- what they could read ----------------------------------------------------------------------
 
@@ -265,12 +214,6 @@ class Readers:
         """Whether a reader rests after a failed read."""
         return record.node in self._resting
 
-    def any_wants(self, runs: RunSet) -> bool:
-        """Whether any reader has use for any of these runs."""
-        if len(self.choosy) < len(self.working):
-            return True
-        return any(record.wanted & runs for record in self.choosy.values())
-
     def lacking(self) -> RunSet:
         """Runs that any reader has use for. O(readers)."""
         return reduce(or_, (one.wanted & ~one.have for one in self.working.values()), 0)
@@ -292,26 +235,17 @@ class Readers:
     # -- time --------------------------------------------------------------------------------------
 
     def end_rests(self, now: float) -> None:
-        """End rests, complaints and excuses that are over."""
+        """End rests that are over."""
         if self._resting:
             for node in [n for n, one in self._resting.items() if one.rests_until <= now]:
                 del self._resting[node]
         if self.slow_readers.resting:
             self.slow_readers.end_rests(now)
-        if self._hidden:
-            for record in [one for one in self._hidden.values() if one.hidden_until <= now]:
-                self.show(record)
-        if self._excused:
-            for record in [one for one in self._excused.values() if one.excused_until <= now]:
-                del self._excused[record.node]
-                self._review(record)
 
     def next_rested(self) -> float | None:
         """When `end_rests` has something to do."""
         ends = [one.rests_until for one in self._resting.values()]
         ends += [one.slow_until for one in self.slow_readers.resting.values()]
-        ends += [one.hidden_until for one in self._hidden.values()]
-        ends += [one.excused_until for one in self._excused.values()]
         return min(ends, default=None)
 
     def check(self) -> None:
@@ -320,7 +254,6 @@ class Readers:
         assert self.working.keys() == {one.node for one in records if one.credit}
         assert self.choosy.keys() == {one.node for one in records if one.wanted != ALL}
         assert self._resting.keys() | self.slow_readers.resting.keys() <= self.working.keys()
-        assert self._hidden.keys() | self._excused.keys() <= self._members.keys()
         self.slow_readers.check(self._members)
         assert self.aside == {node for node, one in self.working.items() if self._stands_aside(one)}
         for count, level in enumerate(self.with_room):
@@ -333,11 +266,7 @@ class Readers:
         return ReadConcurrency(self._settings.in_flight, self._settings.most_in_flight)
 
     def _stands_aside(self, record: MemberRecord) -> bool:
-        return record.credit > 0 and self.reach_of(record) in (Reach.SILENT, Reach.UNREACHED)
-
-    def _review(self, record: MemberRecord) -> None:
-        change = self.aside.add if self._stands_aside(record) else self.aside.discard
-        change(record.node)
+        return record.credit > 0 and record.reach in (Reach.SILENT, Reach.UNREACHABLE)
 
     def _leave_room(self, record: MemberRecord) -> None:
         levels, count = self.with_room, len(record.runs)

@@ -23,9 +23,6 @@ SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough fo
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
 HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that node any longer
-HIDDEN_S = (
-    60.0  # how long complaints count: nobody mends a firewall sooner, and a partition may heal
-)
 
 # -- leases that drag on --
 CONNECTION_DOUBLINGS = 2  # of the patience with one connection of a node whose others are quick
@@ -37,8 +34,5 @@ ANSWER_S = 5.0  # a heartbeat: a member that hasn't answered a poll by then may 
 BATCH_S = 0.05  # several nodes that go at once (a rack) are one poll
 POLL_INTERVAL_S = 1.0  # between two polls of a small swarm
 POLL_INTERVAL_S_PER_MEMBER = 0.001  # of a large one: each poll costs one answer a member
-
-# -- origin integrity --
-STOP_S = 30.0  # no leases after wrong origin bytes, or pods that restart would read them for ever
 
 STORY_ENTRIES = 2000  # of the log of leases: the last minutes of a storm, 100 bytes each

@@ -30,7 +30,7 @@ def neighbours(
 
     Args:
         node: the one that enters; it isn't among the answer.
-        everyone: the swarm's members of ordinary standing.
+        everyone: the swarm's members that aren't banned.
         rack: those of them in the node's rack.
         complete: those of them that have every run.
         members: their records, which say how many neighbours each has.
@@ -68,14 +68,14 @@ def holders_of_parts(
     """
     reached = record.have
     for node in chosen:
-        reached |= members[node].delivers
+        reached |= members[node].have
     left = seeks & ~reached
     found: list[NodeId] = []
     for node in sorted(holders, key=lambda n: _distance(record, members[n])):
         if not left or len(found) >= MOST_HOLDERS:
             break
-        if node != record.node and members[node].delivers & left:
-            left &= ~members[node].delivers
+        if node != record.node and members[node].have & left:
+            left &= ~members[node].have
             found.append(node)
     return tuple(found)
 

@@ -1,9 +1,10 @@
 """What the coordinator wants done: messages, dials, reads, notices for people."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.running_pull import PullEnd
+from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.ids import NodeId, RunIndex
 
@@ -32,20 +33,26 @@ class DialBack:
     dial: Dial
 
 
+class Event(StrEnum):
+    """What people should know of a member."""
+
+    JOINED = "joined"  # it is a member from now on
+    LEFT = "left"  # it is none any longer, and said goodbye
+    LOST = "lost"  # it fell silent
+    UNREACHED = (
+        "unreached"  # it can't be dialled, or others don't get what it says it has of a model
+    )
+    SHUNNED = "shunned"  # it sent wrong bytes: nobody asks it for that model any more
+    STOPPED = "stopped"  # it read wrong bytes, as others do: nobody gets leases for the model
+
+
 @dataclass(slots=True)
-class Unreached:
-    """People should know: others couldn't get from a member what it has of a model."""
+class Notice:
+    """People should know: an event of a member."""
 
+    event: Event
     node: NodeId
-    digest: str  # empty: of no model, since the member couldn't be dialled
-
-
-@dataclass(slots=True)
-class Silent:
-    """People should know: a member says that it has runs of a model, and delivers none when asked."""
-
-    node: NodeId
-    digest: str
+    digest: str = ""  # of the model that it is about
 
 
 @dataclass(slots=True)
@@ -55,36 +62,6 @@ class StorageNotice:
     node: NodeId
     digest: str
     text: str
-
-
-@dataclass(slots=True)
-class Joined:
-    """People should know: a node is a member from now on."""
-
-    node: NodeId
-
-
-@dataclass(slots=True)
-class Left:
-    """People should know: a node is a member no longer."""
-
-    node: NodeId
-
-
-@dataclass(slots=True)
-class Shunned:
-    """People should know: a member sent wrong bytes of a model, and nobody asks it for that model any more."""
-
-    node: NodeId
-    digest: str
-
-
-@dataclass(slots=True)
-class Stopped:
-    """People should know: a model's bytes in storage are wrong, and nobody gets leases for it."""
-
-    node: NodeId  # one that read them wrong
-    digest: str
 
 
 @dataclass(slots=True)
@@ -113,7 +90,4 @@ class ReadRun:
     run: RunIndex
 
 
-Output = (
-    Send | Close | DialBack | Unreached | Silent | StorageNotice | ReadRun | Joined | Left | Shunned
-    | Stopped | PullEnded
-)  # fmt: skip
+Output = Send | Close | DialBack | Notice | StorageNotice | ReadRun | PullEnded

@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
-from p2pcache.core.membership.running_pull import PullEnd
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
+from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId

@@ -1,14 +1,15 @@
 """One swarm's members at the tracker: what each has, the versioned list, neighbours for newcomers."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import reduce
+from itertools import chain, islice
 from operator import or_
 
 from p2pcache.core import bitset
 from p2pcache.core.membership import neighbour_handout
-from p2pcache.core.membership.member_record import MemberRecord, Place, Standing
+from p2pcache.core.membership.member_record import MemberRecord, Place
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.membership.settings import FLUSH_S, FLUSH_S_PER_MEMBER
 from p2pcache.core.protocol.messages import Member, Swarm
@@ -19,9 +20,9 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class Roster:
     """The members of one swarm, and indexes over their records.
 
-    Invariants: `complete`, `_ordinary` and `_racks` hold members of ordinary standing only: `_ordinary` all of them,
-    `complete` those that have every run, `_parts` those that have some and don't fetch the whole, `_racks` each in its
-    rack; `silent` and `banned` hold exactly the members of these standings; `_joined` and `_left` are disjoint.
+    Invariants: `banned` holds exactly the banned members, `_usual` all others: `complete` those of them that have every
+    run, `_parts` those that have some and don't fetch the whole, `_racks` each in its rack; `_joined` and `_left` are
+    disjoint.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -36,13 +37,12 @@ class Roster:
         self.run_count = run_count
         self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
         self.complete = SampledSet()
-        self.silent: dict[NodeId, MemberRecord] = {}  # in the order in which it was noticed
         self.banned: set[NodeId] = set()
         self.version = 0
         self.rack_changes = 0  # how often a rack got its first member or lost its last
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
-        self._ordinary = SampledSet()
+        self._usual = SampledSet()
         self._parts = SampledSet()
         self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
@@ -72,11 +72,10 @@ class Roster:
             self._index(record)
         elif record.member != member:
             self._list_joined(member)
-            ordinary = record.standing is Standing.ORDINARY
-            if ordinary:
+            if not record.banned:
                 self._unindex(record)
             record.move(member)
-            if ordinary:
+            if not record.banned:
                 self._index(record)
         return record
 
@@ -86,7 +85,6 @@ class Roster:
         if record is None:
             return
         self._unindex(record)
-        self.silent.pop(node, None)
         self.banned.discard(node)
         if self._joined.pop(node, None) is None:
             self._left.add(node)
@@ -94,58 +92,28 @@ class Roster:
     def ban(self, record: MemberRecord) -> None:
         """A member sends wrong bytes: nobody is sent to it, and what it has doesn't count."""
         self._unindex(record)
-        self.silent.pop(record.node, None)
-        record.change_standing(Standing.BANNED)
+        record.banned = True
         self.banned.add(record.node)
-        record.discounted, record.have = record.have, 0
 
-    def readmit(self, member: Member) -> None:
+    def readmit(self, record: MemberRecord) -> None:
         """A banned node announced itself: it proved its bytes again, or is another process."""
-        node = member.node
-        self.banned.remove(node)
-        record = self.members[node] = self.members.pop(node)  # it comes last, like a new member
-        record.change_standing(Standing.ORDINARY)
-        record.move(member)
-        record.have = record.discounted = 0
-        record.degree, record.pulls_all = 0, False
-        self._joined.pop(node, None)
-        self._list_joined(member)
+        self.banned.remove(record.node)
+        self.members[record.node] = self.members.pop(record.node)  # it comes last, like a new one
+        record.banned, record.pulls_all = False, False
+        record.have = record.degree = 0
+        self._list_joined(record.member)
         self._index(record)
-
-    def discount(self, record: MemberRecord) -> None:
-        """A member doesn't deliver: nobody is sent to it, and only what it gets later counts."""
-        self._unindex(record)
-        record.change_standing(Standing.DELIVERS_NOTHING)
-        record.discounted = record.have
-        self.silent[record.node] = record
-
-    def discount_run(self, run: RunIndex) -> None:
-        """Members wait in vain for a run that a silent member got since it was discounted: discount that, too."""
-        for record in self.silent.values():
-            record.discounted |= record.have & 1 << run
-
-    def count_again(self, record: MemberRecord) -> RunSet:
-        """A silent member delivers, or is tried again; returns the runs that count from now on."""
-        del self.silent[record.node]
-        record.change_standing(Standing.ORDINARY)
-        runs, record.discounted = record.discounted, 0
-        self._index(record)
-        return runs
 
     # -- what they have ------------------------------------------------------------------------------
 
     def set_have(self, node: NodeId, have: RunSet) -> RunSet:
         """A member said what it has; returns the runs that count and that it didn't have before."""
         record = self.members[node]
-        if record.standing is Standing.BANNED:
-            record.discounted = have
-            return 0
         fresh = have & ~record.have
         record.have = have
-        if record.standing is Standing.DELIVERS_NOTHING:
-            record.discounted &= have
-        else:
-            self._index_have(record)
+        if record.banned:
+            return 0
+        self._index_have(record)
         return fresh
 
     def _index_have(self, record: MemberRecord) -> None:
@@ -162,7 +130,7 @@ class Roster:
         record = self.members.get(node)
         if record is not None:
             record.pulls_all = pulls_all
-            if record.standing is Standing.ORDINARY:
+            if not record.banned:
                 self._index_have(record)
 
     @property
@@ -170,50 +138,27 @@ class Roster:
         """Members that fetch the whole model. O(members)."""
         return {node for node, record in self.members.items() if record.pulls_all}
 
-    def covered(self) -> RunSet:
-        """Runs that at least one member has and delivers, as last told. O(members)."""
-        return self._covered(frozenset())
-
-    def only(self, nodes: AbstractSet[NodeId]) -> RunSet:
-        """Runs that no other members deliver than these. O(members)."""
-        return self._full_set & ~self._covered(nodes)
-
-    def _covered(self, without: AbstractSet[NodeId]) -> RunSet:
-        if len(self.complete) > sum(node in self.complete for node in without):
+    def had_by(self, some: Callable[[MemberRecord], bool]) -> RunSet:
+        """Runs that at least one of the members has for which this is true. O(members)."""
+        if any(some(self.members[node]) for node in self.complete):
             return self._full_set
-        runs = 0
-        for node, record in self.members.items():
-            if node not in without:
-                runs |= record.have & ~record.discounted
-        return runs
+        return reduce(or_, (one.have for one in self.members.values() if some(one)), 0)
 
     def holders(self, run: RunIndex, *, without: NodeId, limit: int) -> list[NodeId]:
-        """Members of ordinary standing that have a run, complete ones first.
+        """Members that have a run and of which nobody is believed to complain, complete ones first.
 
         Args:
             run: which.
             without: a node that isn't named.
             limit: how many are named at most.
         """
-        found = [n for n in self.complete.draw(self._rng, limit + 1) if n != without]
-        for node in self._ordinary:
-            if len(found) >= limit:
-                break
-            has = self.members[node].have >> run & 1
-            if has and node != without and node not in self.complete:
-                found.append(node)
-        return found[:limit]
-
-    def alone(self, nodes: AbstractSet[NodeId]) -> RunSet:
-        """Runs that just one member has, and it is among these. O(members)."""
-        theirs = [self.members[node].have for node in nodes if node in self.members]
-        if len(self.complete) > 1 or not theirs:
-            return 0
-        once = twice = 0
-        for record in self.members.values():
-            twice |= once & record.have
-            once |= record.have
-        return reduce(or_, theirs) & ~twice
+        drawn = self.complete.draw(self._rng, limit + 1)
+        holders = chain(drawn, (node for node in self._usual if node not in self.complete))
+        found = (
+            node for node in holders
+            if node != without and self.members[node].have >> run & 1 and not self.members[node].void
+        )  # fmt: skip
+        return list(islice(found, limit))
 
     def needy(self) -> Iterable[NodeId]:
         """Members that lack runs: changes of the list concern them."""
@@ -223,7 +168,7 @@ class Roster:
 
     @property
     def places(self) -> AbstractSet[Place]:
-        """The racks that have members of ordinary standing."""
+        """The racks that have members which aren't banned."""
         return self._racks.keys()
 
     def place(self, node: NodeId) -> Place:
@@ -259,13 +204,14 @@ class Roster:
         """
         record = self.members[node]
         chosen = neighbour_handout.neighbours(
-            node, everyone=self._ordinary, complete=self.complete, members=self.members,
+            node, everyone=self._usual, complete=self.complete, members=self.members,
             rack=self._racks.get(record.place, SampledSet()), count=count, rng=self._rng,
         )  # fmt: skip
         if seeks and self._parts:
             chosen += neighbour_handout.holders_of_parts(
                 record, seeks & self._full_set, chosen, self._parts.draw(self._rng, len(self._parts)), self.members
             )  # fmt: skip
+        chosen = tuple(other for other in chosen if not self.members[other].void)
         for other in chosen:
             self.members[other].degree += 1
         record.degree += len(chosen)
@@ -299,24 +245,21 @@ class Roster:
 
     def check(self) -> None:
         """Assert the invariants."""
-        by_standing: dict[Standing, set[NodeId]] = {standing: set() for standing in Standing}
         for node, record in self.members.items():
             record.check()
             assert record.node == node
-            by_standing[record.standing].add(node)
-        ordinary = by_standing[Standing.ORDINARY]
-        assert set(self._ordinary) == ordinary
-        assert self.silent.keys() == by_standing[Standing.DELIVERS_NOTHING]
-        assert self.banned == by_standing[Standing.BANNED]
-        full = {node for node in ordinary if self.members[node].have == self._full_set}
+        assert self.banned == {node for node, record in self.members.items() if record.banned}
+        usual = self.members.keys() - self.banned
+        assert set(self._usual) == usual
+        full = {node for node in usual if self.members[node].have == self._full_set}
         assert set(self.complete) == full
-        parts = {node for node in ordinary - full if self.members[node].have}
+        parts = {node for node in usual - full if self.members[node].have}
         assert set(self._parts) == {node for node in parts if not self.members[node].pulls_all}
-        places = {node: self.members[node].place for node in ordinary}
+        places = {node: self.members[node].place for node in usual}
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
         assert not self._joined.keys() & self._left
         assert self._joined.keys() <= self.members.keys()
-        for bag in (self._ordinary, self.complete, self._parts, *self._racks.values()):
+        for bag in (self._usual, self.complete, self._parts, *self._racks.values()):
             bag.check()
 
     def _list_joined(self, member: Member) -> None:
@@ -325,7 +268,7 @@ class Roster:
 
     def _index(self, record: MemberRecord) -> None:
         node, place = record.node, record.place
-        self._ordinary.add(node)
+        self._usual.add(node)
         self._index_have(record)
         if place not in self._racks:
             self._racks[place] = SampledSet()
@@ -334,7 +277,7 @@ class Roster:
 
     def _unindex(self, record: MemberRecord) -> None:
         node, place = record.node, record.place
-        self._ordinary.discard(node)
+        self._usual.discard(node)
         self.complete.discard(node)
         self._parts.discard(node)
         rack = self._racks.get(place)

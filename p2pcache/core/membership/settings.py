@@ -10,26 +10,26 @@ COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and
 # Beside them, members that keep parts which nobody else named has: each is one connection more while a pull runs.
 MOST_HOLDERS = 256
 
-# -- dial-backs --
+# -- reachability --
 AT_ONCE = 256  # dials under way; one without any answer keeps its place for `DIAL_S`
 RATE = 500.0  # dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves
-BURST = 64  # dials at once after a pause
-# Nodes that failed are tried again beside new ones, so that neither keep the others waiting. Where the tracker itself
-# is cut off all nodes fail.
-AGAIN_AT_ONCE = 64
-AGAIN_RATE = 50.0  # a second
-LEAST_PAUSE_S = 1.0  # between two dials of one node, whatever it announces
+BURST_S = 0.125  # of that rate at once, after a pause
+LEAST_PAUSE_S = 2.0  # between two dials of one node, whatever it announces: longer than a dial
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
 # Without an answer other nodes get the leases; a node that answers later has lost nothing. A fast reader would
 # take dozens of runs in the time of a whole dial.
 DOUBT_AFTER_S = 0.05
-# An unreached node is tried again, as somebody may have opened the port; after twice as long each time, up to a dial in
-# eleven minutes for each node.
+# A node that failed is tried again, as somebody may have opened the port; after twice as long each time, up to eleven
+# minutes.
 AGAIN_S = 5.0
 LAST_AGAIN_S = 640.0
 # A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
 # balance would turn the site over and over.
 DISBELIEVED = 0.8
+COMPLAINTS = 2  # bearers that must complain: one alone may be cut off itself; a dial that failed counts as one
+VERDICT_S = (
+    60.0  # how long complaints count: nobody mends a firewall sooner, and a partition may heal
+)
 
 # -- what is remembered --
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which

@@ -281,7 +281,7 @@ class Stop(_Message, tag=36, frozen=True):
     digest: str
     run: RunIndex
     reason: str
-    # 1: others read it right; 2: nobody else reads it (`core.leases.origin_integrity`).
+    # 1: others read it right; 2: nobody else reads it (`core.coordinator.origin_doubts`).
     odd: int = 0
 
 

@@ -4,9 +4,9 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
     AGAIN_AFTER_S,
     CUT_OFF_S,
+    IN_VAIN_S,
     MAX_STUCK_RUNS,
     MOST_AGAIN,
-    REGRANT_AFTER_S,
 )
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import World, X
@@ -35,7 +35,7 @@ class Part:
         first = bitset.members(bitset.lowest(self.lacks, MAX_STUCK_RUNS))
         self.world.say(2, m.Stuck(X, tuple(first), bitset.to_bytes(self.lacks, self.runs)))
 
-    def wait(self, seconds: float = REGRANT_AFTER_S + 0.1) -> None:
+    def wait(self, seconds: float = IN_VAIN_S + 0.1) -> None:
         self.world.wait(seconds, alive=(*OTHERS, 2))
 
     def granted(self) -> list[int]:

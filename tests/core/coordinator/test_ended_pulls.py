@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from p2pcache.core import bitset
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.leases.origin_integrity import WitnessReport
-from p2pcache.core.membership.outputs import PullEnded, Shunned, Stopped
-from p2pcache.core.membership.running_pull import PullEnd, RunningPull
+from p2pcache.core.membership.outputs import Event, Notice, PullEnded
+from p2pcache.core.membership.usage_ledger import PullEnd, RunningPull
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
@@ -91,7 +91,7 @@ def test_people_are_told_once_of_a_liar() -> None:
     world.join(1, credit=2)
     world.say(1, m.Blame(2, X, 0))
     world.say(1, m.Blame(2, X, 1))
-    assert world.told == [Shunned(2, X)]
+    assert world.told == [Notice(Event.SHUNNED, 2, X)]
 
 
 def test_people_are_told_once_of_a_stopped_model() -> None:
@@ -101,4 +101,4 @@ def test_people_are_told_once_of_a_stopped_model() -> None:
     run = world.granted(1)[0]
     world.say(1, m.LeaseReport(X, 12345, mismatched=(run,)))
     assert world.tracking.swarms[X].book.stopped == run
-    assert world.told == [Stopped(1, X)]
+    assert world.told == [Notice(Event.STOPPED, 1, X)]

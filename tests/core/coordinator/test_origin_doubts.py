@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.origin_integrity import OddReason, WitnessReport
-from p2pcache.core.leases.settings import STOP_S
+from p2pcache.core.coordinator.origin_doubts import OddReason, WitnessReport
+from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.settings import MemberSettings
@@ -266,7 +266,6 @@ def test_a_banned_node_reads_for_itself_and_only_when_no_other_does() -> None:
         if had != ALL_RUNS:
             world.say(3, m.Heartbeat(swarms=(state(had, credit=4),)))
     assert had == ALL_RUNS
-    assert swarm.roster.members[3].have == 0
     assert swarm.book.free == ALL_RUNS, "others may read them all the same"
 
 

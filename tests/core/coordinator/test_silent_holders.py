@@ -1,8 +1,8 @@
 """The tracker and holders that deliver nothing: their claims count for nothing until they deliver."""
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.settings import HIDDEN_S
-from p2pcache.core.membership.outputs import Silent
+from p2pcache.core.membership.outputs import Event, Notice
+from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
@@ -21,10 +21,10 @@ def seeded(*pullers: int) -> World:
     return world
 
 
-def names(world: World, node: int) -> list[Silent]:
+def names(world: World, node: int) -> list[Notice]:
     told = world.tracking.handle(node, m.Stuck(X, (0, 1), BITS, vain=(SEED,)), world.now)
     world.take(told)
-    return [one for one in told if isinstance(one, Silent)]
+    return [one for one in told if isinstance(one, Notice)]
 
 
 def answer(world: World, *nodes: int) -> None:
@@ -36,7 +36,7 @@ def answer(world: World, *nodes: int) -> None:
 
 def test_the_only_member_that_pulls_is_believed_and_reads() -> None:
     world = seeded(1)
-    assert names(world, 1) == [Silent(SEED, X)]
+    assert names(world, 1) == [Notice(Event.UNREACHED, SEED, X)]
     answer(world, 1)
     assert world.granted(1)
     assert not names(world, 1), "people are told once"
@@ -46,8 +46,8 @@ def test_of_several_two_have_to_name_it_and_each_run_is_granted_once() -> None:
     world = seeded(1, 2, 3)
     swarm = world.tracking.swarms[X]
     assert not names(world, 1)
-    assert not swarm.roster.silent
-    assert names(world, 2) == [Silent(SEED, X)]
+    assert not swarm.reach.lost
+    assert names(world, 2) == [Notice(Event.UNREACHED, SEED, X)]
     answer(world, 1, 2, 3)
     while runs := {node: world.granted(node) for node in (1, 2, 3) if world.granted(node)}:
         world.forget_mail()
@@ -61,7 +61,7 @@ def test_a_lone_accuser_may_be_cut_off_and_gets_its_own_copy() -> None:
     world = seeded(1, 2)
     names(world, 1)
     assert world.granted(1) or world.granted(2), "nobody reads anything else"
-    assert not world.tracking.swarms[X].roster.silent
+    assert not world.tracking.swarms[X].reach.lost
 
 
 def test_newcomers_are_not_sent_there_and_read_what_nobody_else_has() -> None:
@@ -82,7 +82,7 @@ def test_its_claims_count_again_when_it_delivers() -> None:
         names(world, node)
     world.say(1, m.Stuck(X, (), gives=(SEED,)))
     swarm = world.tracking.swarms[X]
-    assert not swarm.roster.silent
+    assert not swarm.reach.lost
     assert not swarm.book.free
     assert SEED in swarm.roster.complete
 
@@ -90,12 +90,12 @@ def test_its_claims_count_again_when_it_delivers() -> None:
 def test_its_claims_count_again_after_a_while_and_when_it_connects_anew() -> None:
     world = seeded(1)
     names(world, 1)
-    world.wait(HIDDEN_S + 1, alive=(1, SEED))
-    assert not world.tracking.swarms[X].roster.silent
+    world.wait(VERDICT_S + 1, alive=(1, SEED))
+    assert not world.tracking.swarms[X].reach.lost
     names(world, 1)
-    assert world.tracking.swarms[X].roster.silent
+    assert world.tracking.swarms[X].reach.lost
     world.announce(SEED, state(ALL_RUNS))
-    assert not world.tracking.swarms[X].roster.silent
+    assert not world.tracking.swarms[X].reach.lost
 
 
 def test_a_member_that_delivers_nothing_may_still_pull() -> None:
@@ -120,4 +120,4 @@ def test_a_release_that_names_nobody_is_understood() -> None:
     assert m.decode_to_tracker(m.encode(m.Stuck(X, (1,)))) == m.Stuck(X, (1,))
     world = seeded(1)
     world.say(1, m.Stuck(X, (1,), vain=(1, 77)))
-    assert not world.tracking.swarms[X].roster.silent
+    assert not world.tracking.swarms[X].reach.lost

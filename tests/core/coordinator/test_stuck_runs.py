@@ -3,7 +3,7 @@
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.membership.outputs import Unreached
+from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, state
@@ -62,7 +62,7 @@ def test_holders_that_nobody_reaches_hold_nobody_up_for_ever() -> None:
 def test_a_scarce_run_is_granted_again_for_a_member_that_is_stuck_again() -> None:
     world = World()
     for node in (1, 2):
-        world.join(node, credit=2 - node)
+        world.join(node, credit=1)
     run = world.granted(1)[0]
     world.done(1, run)
     world.say(2, m.Stuck(X, (run,)))
@@ -70,8 +70,9 @@ def test_a_scarce_run_is_granted_again_for_a_member_that_is_stuck_again() -> Non
     assert world.tracking.swarms[X].book.regranted == 0
     world.wait(4.1, alive=(1, 2))
     world.say(2, m.Stuck(X, (run,)))
+    world.answer_polls()
     assert world.tracking.swarms[X].book.regranted == 1
-    world.say(2, m.LeaseReport(X, EPOCH, credit=1))
+    world.done(2, *world.granted(2))
     assert run in world.granted(2)
 
 
@@ -79,10 +80,12 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
     world = World()
     for node in (1, 2, 3):
         world.join(node, credit=8 * (node == 1))
+    for node in (2, 3):
+        world.say(node, m.LeaseReport(X, EPOCH, credit=1))
     mine = world.granted(1)
     world.done(1, *mine)
     assert len(mine) > 2
-    book = world.tracking.swarms[X].book
+    book, reach = world.tracking.swarms[X].book, world.tracking.swarms[X].reach
     for node in (2, 3):
         world.say(node, m.Stuck(X, (mine[0],)))
     world.wait(4.1, alive=(1, 2, 3))
@@ -90,11 +93,12 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
         world.say(2, m.Stuck(X, (mine[0], mine[1])))
         world.wait(4.1, alive=(1, 2, 3))
     assert book.regranted == 0
-    assert not book.readers.is_hidden(1)
+    assert not reach.lost
     told = world.tracking.handle(3, m.Stuck(X, (mine[0],)), world.now)
-    assert Unreached(1, X) in told
+    assert Notice(Event.UNREACHED, 1, X) in told
     world.take(told)
-    assert book.readers.is_hidden(1)
+    assert reach.lost == {1}
+    world.answer_polls()
     assert book.regranted == len(mine), "not only what somebody has asked for"
     world.forget_mail()
     world.say(2, m.LeaseReport(X, EPOCH, credit=4))
@@ -102,7 +106,7 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
     assert world.granted(2)
     assert not world.granted(1)
     world.wait(61.0, alive=(1, 2, 3))
-    assert not book.readers.is_hidden(1), "somebody may have mended it"
+    assert not reach.lost, "somebody may have mended it"
 
 
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:

@@ -9,22 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from p2pcache.core import bitset
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
-    Joined,
-    Left,
+    Notice,
     Output,
     PullEnded,
     ReadRun,
-    Shunned,
-    Silent,
-    Stopped,
     StorageNotice,
-    Unreached,
 )
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
@@ -79,7 +74,7 @@ class TrackerMachine(RuleBasedStateMachine):
             if isinstance(output, DialBack):
                 self.dials.append(output.dial)
                 continue
-            if isinstance(output, Joined | Left | PullEnded | Shunned | Stopped):
+            if isinstance(output, PullEnded | Notice):
                 continue
             agent = self.agents[output.node]
             if not agent.connected:
@@ -88,7 +83,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 agent.connected = False
                 todo += self.tracking.on_disconnected(output.node, self.now)
                 continue
-            if isinstance(output, Unreached | StorageNotice | Silent):
+            if isinstance(output, StorageNotice):
                 continue
             if isinstance(output, ReadRun):
                 todo += self.tracking.on_witness_report(output, WitnessReport.NONE, self.now)

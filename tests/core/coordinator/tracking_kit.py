@@ -4,18 +4,18 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from p2pcache.core import bitset
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     DialBack,
+    Event,
+    Notice,
     Output,
     PullEnded,
     ReadRun,
     Send,
-    Shunned,
-    Stopped,
     StorageNotice,
 )
 from p2pcache.core.protocol import messages as m
@@ -60,7 +60,7 @@ class World:
                     self.dials[node] = dial
                 case StorageNotice():
                     self.spoken.append(output)
-                case PullEnded() | Shunned() | Stopped():
+                case PullEnded() | Notice(Event.SHUNNED | Event.STOPPED):
                     self.told.append(output)
                 case ReadRun():
                     self.reads.append(output)
@@ -90,6 +90,16 @@ class World:
                     self.say(node, m.Heartbeat())
             if self.now >= end:
                 return
+
+    def answer_polls(self) -> None:
+        """Members that are polled say what the tracker knows of them already."""
+        self.wait(0.1)
+        polled = [node for node, message in self.sent if isinstance(message, m.Poll)]
+        self.sent = [one for one in self.sent if not isinstance(one[1], m.Poll)]
+        for node in polled:
+            record = self.tracking.swarms[X].roster.members[node]
+            said = state(record.have, record.credit, tuple(record.runs))
+            self.say(node, m.Heartbeat(swarms=(said,)))
 
     def announce(self, node: int, *swarms: m.SwarmState, rack: str = "") -> None:
         self.say(node, m.Announce(f"10.0.0.{node}:7401", "1", rack, "", swarms))

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.membership.roster import Roster
@@ -30,8 +29,6 @@ class Have:
 
 def make(
     runs: int = 64,
-    doubted: AbstractSet[NodeId] = frozenset(),
-    reached: AbstractSet[NodeId] = frozenset(),
     nodes: Iterable[NodeId] = NODES,
     **knobs: float,
 ) -> tuple[LeaseBook, Have]:
@@ -40,7 +37,7 @@ def make(
         roster.enter(Member(node, "h:1"))
     knobs = {"in_flight": 16, **knobs}
     settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
-    return LeaseBook(roster, settings, 7, doubted, reached), Have(roster)
+    return LeaseBook(roster, settings, 7), Have(roster)
 
 
 def finish(

@@ -3,10 +3,10 @@
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.settings import HIDDEN_S
+from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.protocol.messages import run_bits
 from p2pcache.errors import RemoteProtocolError
-from tests.core.leases.leases_kit import SETTINGS, A, B, C, D, finish, make
+from tests.core.leases.leases_kit import NODES, SETTINGS, A, B, C, D, finish, make
 
 
 def test_fair_share_in_file_order() -> None:
@@ -166,23 +166,12 @@ def test_rests_grow() -> None:
     assert 4.0 <= rest <= 8.0
 
 
-def test_the_end_of_an_excuse_lets_the_others_read_too() -> None:
-    """No other node reaches these two; while one reads for itself alone the other waits for it."""
-    book, have = make(doubted={A, B})
-    for node in (A, B):
-        book.set_credit(node, 1)
-        book.readers.review(node)
-    book.readers.excuse(have.roster.members[B], 0.0)
-    assert set(book.grant(50.0)) == {B}
-    assert book.next_wakeup() == HIDDEN_S
-    assert set(book.grant(HIDDEN_S)) == {A}
-    book.check()
-
-
 def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial() -> None:
     """20 nodes, 18 behind firewalls, which the tracker did not believe: 25 of 38 reads were of use to these alone."""
     for reached, most in (({7, 99}, True), ({5, 6, 7, 8, 9}, False)):
-        book, have = make(8, reached=reached, in_flight=SETTINGS.in_flight)
+        book, have = make(8, in_flight=SETTINGS.in_flight)
+        for node in reached & {*NODES}:
+            have.roster.members[node].reach = Reach.REACHABLE
         have[1] = 0xFF
         for node in range(1, 11):
             book.set_credit(node, 2)
@@ -218,7 +207,7 @@ def test_revoked_when_enough_have_it() -> None:
 
 def test_two_caches_of_one_bearer_count_once() -> None:
     book, have = make()
-    book.integrity.bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
+    book._bearer = lambda node: min(node, B)  # B and C are of one certificate, and D, too
     book.set_credit(A, 1)
     book.grant(0.0)
     for node in (B, C, D):
@@ -345,7 +334,9 @@ def test_a_holder_of_a_run_keeps_no_other_barred_from_it() -> None:
     (mine,), (its,) = given[A], given[B]
     finish(book, have, A, mine, 0.5)
     finish(book, have, B, its, 0.5)
-    book.on_unreached(B, 1 << its, 1.0)
+    have.roster.members[B].reach = Reach.UNREACHABLE
+    book.readers.review(have.roster.members[B])
+    book.regrant(1 << its, 1.0)
     assert book.grant(1.0) == {A: [its]}
     book.on_failed(A, 1 << its, 2.0)
     assert book.grant(10.0) == {A: [its]}

@@ -3,31 +3,17 @@
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.leases.settings import HIDDEN_S
 from p2pcache.core.membership.member_record import (
     PACE_CHANGES,
-    STANDING_CHANGES,
     MemberRecord,
     Pace,
     Reach,
-    Standing,
 )
+from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
 HERE = m.Member(1, "10.0.0.1:7401", "rack", "site")
-
-
-@pytest.mark.parametrize("before", Standing)
-@pytest.mark.parametrize("after", Standing)
-def test_standing_changes_only_as_the_table_says(before: Standing, after: Standing) -> None:
-    record = MemberRecord(HERE, standing=before)
-    if after in STANDING_CHANGES[before]:
-        record.change_standing(after)
-        assert record.standing is after
-    else:
-        with pytest.raises(AssertionError):
-            record.change_standing(after)
 
 
 @pytest.mark.parametrize("before", Pace)
@@ -42,14 +28,6 @@ def test_pace_changes_only_as_the_table_says(before: Pace, after: Pace) -> None:
             record.change_pace(after)
 
 
-def test_what_counts_depends_on_the_standing() -> None:
-    assert MemberRecord(HERE, have=0b11).delivers == 0b11
-    silent = MemberRecord(HERE, have=0b111, discounted=0b011, standing=Standing.DELIVERS_NOTHING)
-    assert (silent.delivers, silent.says) == (0b100, 0b111)
-    banned = MemberRecord(HERE, discounted=0b11, standing=Standing.BANNED)
-    assert (banned.delivers, banned.says) == (0, 0b11)
-
-
 def test_a_member_that_leaves_is_forgotten_with_all_that_was_thought_of_it() -> None:
     world = World()
     everything = bitset.full(RUNS)
@@ -59,15 +37,13 @@ def test_a_member_that_leaves_is_forgotten_with_all_that_was_thought_of_it() -> 
         world.say(node, m.Stuck(X, (0,), bitset.to_bytes(everything, RUNS), vain=(3,)))
     swarm = world.tracking.swarms[X]
     record = swarm.roster.members[3]
-    assert record.standing is Standing.DELIVERS_NOTHING
-    assert swarm.book.readers.reach_of(record) is Reach.UNREACHED
-    assert record.silent_until == world.now + HIDDEN_S
+    assert record.reach is Reach.UNREACHABLE
+    assert record.verdict_until == world.now + VERDICT_S
     world.say(3, m.Exit(X))
     world.say(3, m.Enter(state(everything)))
     fresh = swarm.roster.members[3]
-    assert fresh.standing is Standing.ORDINARY
-    assert fresh.complaints is None
-    assert swarm.book.readers.reach_of(fresh) is Reach.UNKNOWN
+    assert not fresh.complained_by
+    assert fresh.reach is Reach.UNKNOWN
 
 
 def test_a_banned_member_that_announces_itself_is_readmitted() -> None:
@@ -80,5 +56,5 @@ def test_a_banned_member_that_announces_itself_is_readmitted() -> None:
     assert roster.banned == {3}
     world.announce(3, state(0b11))
     assert not roster.banned
-    assert roster.members[3].standing is Standing.ORDINARY
+    assert roster.members[3].reach is Reach.UNKNOWN
     assert roster.members[3].have == 0b11

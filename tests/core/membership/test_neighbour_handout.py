@@ -119,7 +119,7 @@ def reached(roster: Roster, node: int, seeks: int) -> tuple[int, int]:
     assert {member.node for member in told.joined} == set(told.neighbours)
     runs = 0
     for other in told.neighbours:
-        runs |= roster.members[other].delivers
+        runs |= roster.members[other].have
     return runs, len(told.neighbours)
 
 

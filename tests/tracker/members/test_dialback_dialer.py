@@ -14,6 +14,7 @@ import uvloop
 
 from p2pcache.core.membership import dialback
 from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.settings import DIAL_S, DOUBT_AFTER_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.members.dialback_dialer import DialbackDialer
@@ -46,7 +47,7 @@ def closed_port() -> int:
 
 
 def to(number: int, address: str) -> Dial:
-    return Dial(number, m.Member(1000 + number, address), again=False)
+    return Dial(number, m.Member(1000 + number, address))
 
 
 class Answers:
@@ -140,7 +141,9 @@ async def doubts_of_a_busy_tracker(
 
             def said(*what: Any) -> None:
                 say(*what)
-                doubted.update(dials.doubted)
+                doubted.update(
+                    n for n in dials._nodes if dials.reach(n) in (Reach.SILENT, Reach.UNREACHABLE)
+                )
 
             patch.setattr(dialling, "dial", dialled)
             patch.setattr(dials, "_set_reach", said)
@@ -225,7 +228,7 @@ async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
             dials = app.tracking.dials
             for _ in range(8):
                 async with hidden.member(app.address) as agent:
-                    await until(lambda: 2 in dials.unreached)
+                    await until(lambda: 2 in dials.unreachable)
                     await agent.send(m.Leaving())
                     await until(lambda: 2 not in dials._nodes)
     assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3

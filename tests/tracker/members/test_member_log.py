@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.outputs import Silent, StorageNotice, Unreached
+from p2pcache.core.membership.outputs import Event, Notice, StorageNotice
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import NotAllowed, RemoteProtocolError
@@ -101,17 +101,17 @@ def test_what_is_not_written_of_comings_and_goings_is_counted(
     log = MemberLog(state, Clock())
     most = int(member_log.MOVES_EACH.burst)
     for _ in range(most + 4):
-        log.on_joined(7)
+        log.on_notice(Notice(Event.JOINED, 7))
     assert levels(lines) == [logging.INFO] * most + [logging.DEBUG] * 4
-    log.on_joined(8)
+    log.on_notice(Notice(Event.JOINED, 8))
     assert lines.messages == [
         f"node {format_node(8)} (host-8) at h8:1 joined (4 more lines like it weren't written)"
     ]
     state.handle(8, m.Leaving(), 1.0)
-    log.on_departed(8)
+    log.on_notice(Notice(Event.LEFT, 8))
     assert lines.messages[-1] == f"node {format_node(8)} (host-8) at h8:1 left"
-    log.on_joined(99)
-    log.on_departed(99)
+    log.on_notice(Notice(Event.JOINED, 99))
+    log.on_notice(Notice(Event.LEFT, 99))
     assert len(lines.messages) == 2, "nothing is known of it"
 
 
@@ -120,34 +120,26 @@ def test_a_lost_node_is_no_node_that_left(lines: pytest.LogCaptureFixture) -> No
     log = MemberLog(state, Clock())
     state.on_disconnected(7, 1.0)
     state.tick(1.0 + MemberSettings().expiry_s + 1)
-    log.on_departed(7)
+    log.on_notice(Notice(Event.LEFT, 7))
     assert "is lost: no sign of life" in lines.text
 
 
-def test_an_unreached_member_without_a_line_left_is_named_again_later(
-    lines: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = tracking(7)
-    untold: list[int] = []
-    monkeypatch.setattr(state.dials, "on_untold", untold.append)
+def test_unreached_members_are_named_while_there_are_lines(lines: pytest.LogCaptureFixture) -> None:
+    state = tracking(7, 8)
     log = MemberLog(state, Clock())
+    log.on_notice(Notice(Event.UNREACHED, 7))
+    assert f"nobody reaches node {format_node(7)}" in lines.messages[0]
     for _ in range(BURST):
-        log.on_unreached(Unreached(7, DIGEST))
-    assert not untold
-    assert f"what it read of {DIGEST[:12]} is read again" in lines.messages[0]
-    log.on_unreached(Unreached(7, ""))
-    assert untold == [7]
+        log.on_notice(Notice(Event.UNREACHED, 7, DIGEST))
+    assert f"says that it has {DIGEST[:12]} and members get nothing from it" in lines.messages[1]
     assert len(lines.messages) == BURST
-    state.on_disconnected(7, 1.0)
-    log.on_unreached(Unreached(7, ""))
-    assert untold == [7], "it has left, which explains it"
+    state.on_disconnected(8, 1.0)
+    for gone in (8, 99):
+        log.on_notice(Notice(Event.UNREACHED, gone))
+    assert len(lines.messages) == BURST, "it has left, which explains it"
 
 
-def test_silent_members_and_remarks_are_named_by_model(lines: pytest.LogCaptureFixture) -> None:
+def test_remarks_are_named_by_model(lines: pytest.LogCaptureFixture) -> None:
     log = MemberLog(tracking(7), Clock())
-    log.on_silent(Silent(7, DIGEST))
     log.on_spoken(StorageNotice(7, DIGEST, "its storage is wrong"))
-    assert f"says that it has {DIGEST[:12]} and delivers nothing" in lines.messages[0]
-    assert lines.messages[1] == f"model {DIGEST[:12]}, node {format_node(7)}: its storage is wrong"
-    log.on_silent(Silent(99, DIGEST))
-    assert len(lines.messages) == 2
+    assert lines.messages == [f"model {DIGEST[:12]}, node {format_node(7)}: its storage is wrong"]

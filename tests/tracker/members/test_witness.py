@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.format.source_record import BlobPlace, encode_record, make_record
-from p2pcache.core.leases.origin_integrity import WitnessReport
 from p2pcache.core.membership.outputs import ReadRun
 from p2pcache.io.tasks import Tasks
 from p2pcache.tracker.catalog import Catalog

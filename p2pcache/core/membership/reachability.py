@@ -1,0 +1,158 @@
+"""Whether others get at what the members of a swarm have: one value for each member, from two kinds of evidence.
+
+The tracker's own dial is one (`dialback`). The other are complaints: a member was sent to a holder in vain, or a
+holder is connected and delivers nothing (a hung disk, every answer BUSY, bytes that drip). Members may complain of what
+a dial can't see. Two are believed, or one if the dial failed, too, or if no other member could complain.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from p2pcache.core.membership.dialback import DialBacks
+from p2pcache.core.membership.member_record import MemberRecord, Reach
+from p2pcache.core.membership.settings import COMPLAINTS, VERDICT_S
+from p2pcache.ids import NodeId
+
+Bearer = Callable[[NodeId], NodeId]
+"""Maps a node id to what it stands for as a witness: one bearer of a certificate may run many nodes."""
+
+
+def by_id(node: NodeId) -> NodeId:
+    """The bearer of a node id where members share one key: each node is its own witness."""
+    return node
+
+
+def witnesses_but(node: NodeId, nodes: Iterable[NodeId], bearer: Bearer, most: int) -> int:
+    """How many bearers there are beside that of a node.
+
+    Args:
+        node: whose bearer doesn't count.
+        nodes: all that could be witnesses.
+        bearer: maps a node id to what it stands for.
+        most: counting ends here.
+    """
+    found: set[NodeId] = set()
+    for one in nodes:
+        if bearer(one) != bearer(node):
+            found.add(bearer(one))
+            if len(found) >= most:
+                break
+    return len(found)
+
+
+class Reachability:
+    """The reach of one swarm's members.
+
+    A verdict by complaints ends after `VERDICT_S`, when the member connects anew, or when it delivers to one that had
+    complained.
+
+    Invariants: `lost` holds exactly the members whose runs others don't get; `verdicts` those whose reach doesn't
+    follow from dials alone, the first that ends in front.
+    """
+
+    def __init__(
+        self, members: Mapping[NodeId, MemberRecord], dials: DialBacks, bearer: Bearer = by_id
+    ) -> None:
+        """No member yet.
+
+        Args:
+            members: of the swarm.
+            dials: of all nodes.
+            bearer: maps a node id to what it stands for as a witness.
+        """
+        self.lost: set[NodeId] = set()
+        self.changed: dict[NodeId, MemberRecord] = {}  # another reach; its owner clears it
+        self.verdicts: dict[NodeId, MemberRecord] = {}
+        self._members = members
+        self._dials = dials
+        self._bearer = bearer
+
+    def review(self, record: MemberRecord) -> None:
+        """A member came, was banned or readmitted, or its dial says something else."""
+        if record.banned:
+            self._set(record, Reach.UNREACHABLE)
+        elif record.node not in self.verdicts:
+            self._set(record, self._dials.reach(record.node))
+
+    def on_complaint(
+        self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
+    ) -> bool:
+        """A member waits in vain for what another one has.
+
+        Args:
+            record: of the other one.
+            node: the member that complains.
+            waiting: all members that could complain.
+            now: seconds.
+
+        Returns:
+            Whether it is called unreachable for that from now on.
+        """
+        record.complained_by |= {node}
+        failed = self._dials.reach(record.node) is Reach.UNREACHABLE
+        bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
+        others = witnesses_but(record.node, waiting, self._bearer, COMPLAINTS - failed)
+        if record.banned or len(bearers) < max(1, others):
+            return False
+        fresh = record.node not in self.verdicts
+        self._judge(record, Reach.UNREACHABLE, now)
+        return fresh
+
+    def on_cut_off(self, record: MemberRecord, now: float) -> None:
+        """A member that others don't reach reaches nobody itself."""
+        if record.reach is Reach.UNREACHABLE and not record.banned:
+            self._judge(record, Reach.CUT_OFF, now)
+
+    def acquit(self, record: MemberRecord) -> None:
+        """A member delivers, or has connected anew: complaints of it are void."""
+        record.complained_by, record.verdict_until = frozenset(), 0.0
+        if self.verdicts.pop(record.node, None) is not None:
+            self.review(record)
+
+    def drop(self, record: MemberRecord) -> None:
+        """A member is gone."""
+        for kept in (self.verdicts, self.changed):
+            kept.pop(record.node, None)
+        self.lost.discard(record.node)
+
+    def end_verdicts(self, now: float) -> None:
+        """Members are tried again when their verdict is over."""
+        while self.verdicts:
+            record = next(iter(self.verdicts.values()))
+            if record.verdict_until > now:
+                break
+            self.acquit(record)
+
+    def next_wakeup(self) -> float:
+        """When `end_verdicts` has something to do; there are verdicts."""
+        return next(iter(self.verdicts.values())).verdict_until
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        members = self._members.values()
+        assert self.lost == {one.node for one in members if not one.counts}
+        assert self.verdicts.keys() <= self._members.keys()
+        times = [one.verdict_until for one in self.verdicts.values()]
+        assert times == sorted(times)
+        for one in members:
+            if (
+                one.node not in self.verdicts
+                and not one.banned
+                and one.node not in self._dials.changed
+            ):
+                assert one.reach is self._dials.reach(one.node)
+
+    def _judge(self, record: MemberRecord, reach: Reach, now: float) -> None:
+        self.verdicts.pop(record.node, None)
+        self.verdicts[record.node] = record
+        record.verdict_until = now + VERDICT_S
+        self._set(record, reach)
+
+    def _set(self, record: MemberRecord, reach: Reach) -> None:
+        if record.reach is reach:
+            return
+        record.reach = reach
+        self.changed[record.node] = record
+        if record.counts:
+            self.lost.discard(record.node)
+        else:
+            self.lost.add(record.node)

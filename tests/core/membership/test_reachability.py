@@ -1,0 +1,117 @@
+"""One value says whether others get at a member; dials and complaints are its evidence."""
+
+import pytest
+
+from p2pcache.core.membership.dialback import DialBacks
+from p2pcache.core.membership.member_record import MemberRecord, Reach
+from p2pcache.core.membership.reachability import Reachability
+from p2pcache.core.membership.settings import VERDICT_S
+from p2pcache.core.protocol.messages import Member
+
+HOLDER = 9
+
+
+class Swarm:
+    """Members, of which some were dialled."""
+
+    def __init__(
+        self, *reached: int, failed: tuple[int, ...] = (), others: tuple[int, ...] = ()
+    ) -> None:
+        self.dials = DialBacks()
+        nodes = (*reached, *failed, *others)
+        self.members = {node: MemberRecord(Member(node, f"10.0.0.{node}:1")) for node in nodes}
+        for node in (*reached, *failed):
+            self.dials.on_announced(self.members[node].member, 0.0)
+        for dial in self.dials.step(0.0):
+            self.dials.on_ended(dial, reached=dial.member.node in reached, now=0.0)
+        self.reach = Reachability(self.members, self.dials, bearer=lambda node: node % 100)
+        for record in self.members.values():
+            self.reach.review(record)
+        self.settle()
+
+    def settle(self) -> None:
+        self.dials.changed.clear()
+        self.reach.changed.clear()
+        self.reach.check()
+
+    def complain(self, *nodes: int, now: float = 1.0) -> bool:
+        """These members wait in vain for what the holder has."""
+        waiting = [node for node in self.members if node != HOLDER]
+        record = self.members[HOLDER]
+        fresh = [self.reach.on_complaint(record, node, waiting, now) for node in nodes]
+        self.settle()
+        return any(fresh)
+
+    @property
+    def holder(self) -> Reach:
+        return self.members[HOLDER].reach
+
+
+def test_dials_alone_say_it_while_nobody_complains() -> None:
+    swarm = Swarm(1, failed=(2,), others=(3,))
+    reach = {node: record.reach for node, record in swarm.members.items()}
+    assert reach == {1: Reach.REACHABLE, 2: Reach.UNREACHABLE, 3: Reach.UNKNOWN}
+    assert swarm.reach.lost == {2}
+    assert not swarm.members[2].void, "only the tracker may not reach it"
+
+
+def test_two_complaints_are_believed_for_a_while() -> None:
+    swarm = Swarm(1, 2, HOLDER)
+    assert not swarm.complain(1, 1)
+    assert swarm.holder is Reach.REACHABLE
+    assert swarm.complain(2)
+    assert not swarm.complain(1, 2), "people are told once"
+    assert (swarm.holder, swarm.members[HOLDER].void) == (Reach.UNREACHABLE, True)
+    assert swarm.reach.next_wakeup() == 1.0 + VERDICT_S
+    swarm.reach.end_verdicts(VERDICT_S)
+    assert swarm.holder is Reach.UNREACHABLE
+    swarm.reach.end_verdicts(1.0 + VERDICT_S)
+    swarm.settle()
+    assert (swarm.holder, swarm.members[HOLDER].void) == (Reach.REACHABLE, False)
+    assert not swarm.complain(2), "the first complaint is void, too"
+
+
+@pytest.mark.parametrize(
+    ("swarm", "who"),
+    [
+        pytest.param(Swarm(1, 2, 3, failed=(HOLDER,)), 1, id="the dial failed, too"),
+        pytest.param(Swarm(1, HOLDER), 1, id="no other could complain"),
+        pytest.param(Swarm(1, 101, HOLDER), 1, id="all others are of one bearer"),
+    ],
+)
+def test_one_complaint_is_enough(swarm: Swarm, who: int) -> None:
+    assert swarm.complain(who)
+
+
+def test_a_bearer_of_two_nodes_is_one_witness_and_so_is_one_that_left() -> None:
+    swarm = Swarm(1, 101, 2, HOLDER)
+    assert not swarm.complain(1, 101)
+    for node in (1, 101):
+        swarm.reach.drop(swarm.members.pop(node))
+    swarm.members[3] = MemberRecord(Member(3, ""))
+    assert not swarm.complain(2)
+
+
+def test_a_member_that_is_cut_off_reads_for_itself_until_it_connects_anew() -> None:
+    swarm = Swarm(1, failed=(HOLDER,))
+    swarm.reach.on_cut_off(swarm.members[1], 1.0)
+    assert swarm.members[1].reach is Reach.REACHABLE, "others get at what it reads"
+    swarm.reach.on_cut_off(swarm.members[HOLDER], 1.0)
+    swarm.settle()
+    assert swarm.holder is Reach.CUT_OFF
+    assert swarm.reach.lost == {HOLDER}
+    swarm.reach.acquit(swarm.members[HOLDER])
+    assert swarm.holder is Reach.UNREACHABLE
+
+
+def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
+    swarm = Swarm(1, HOLDER)
+    record = swarm.members[HOLDER]
+    record.banned = True
+    swarm.reach.review(record)
+    swarm.settle()
+    assert (swarm.holder, record.void) == (Reach.UNREACHABLE, True)
+    assert not swarm.complain(1)
+    record.banned = False
+    swarm.reach.review(record)
+    assert swarm.holder is Reach.REACHABLE
