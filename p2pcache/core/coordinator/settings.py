@@ -30,7 +30,6 @@ BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
 SCARCE = 2  # holders at most, for a member that waits in vain to complain of them
 IN_VAIN_S = 4.0  # after holders were introduced and didn't help
-CUT_OFF_S = 60.0  # a member for which runs are read again isn't introduced anew before
 AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
 MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
 AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are one

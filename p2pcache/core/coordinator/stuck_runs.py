@@ -10,7 +10,6 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
     AGAIN_AFTER_S,
     AGAIN_TIMES,
-    CUT_OFF_S,
     IN_VAIN_S,
     INTRODUCED,
     MAX_NAMED,
@@ -23,6 +22,7 @@ from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, Send
 from p2pcache.core.membership.reachability import Reachability
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -56,8 +56,11 @@ class StuckRuns:
         if any(complaints):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
-            in_vain |= wanted if said.vain else 0
-            wanted &= ~self._read_again(record, in_vain, wanted | lacks, now)
+            lacks |= wanted
+            if vain:  # nobody else gives it what only these have, as it says
+                others = self._roster.had_by(lambda one: one.node not in vain and not one.void)
+                in_vain |= lacks & ~others
+            wanted &= ~self._read_again(record, in_vain, lacks, now)
         holders_of: dict[NodeId, None] = {}
         for run in bitset.members(wanted & ~self._book.free):
             if run in self._book.leases:
@@ -83,14 +86,15 @@ class StuckRuns:
         self, record: MemberRecord, in_vain: RunSet, lacks: RunSet, now: float
     ) -> RunSet:
         """Have runs read again though others have them, as they say; returns the runs."""
-        since_s, count = now - record.read_again_at, MAX_STUCK_RUNS
+        since_s, count = now - record.read_again_at, MOST_AGAIN
         if since_s < AGAIN_AFTER_S:
             return 0
-        if since_s < CUT_OFF_S:
+        if since_s < VERDICT_S:
             in_vain, count = lacks, min(AGAIN_TIMES * record.read_again, MOST_AGAIN)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
-            record.read_again, record.read_again_at = count, now
+            record.read_again = max(MAX_STUCK_RUNS, again.bit_count())
+            record.read_again_at = now
             self._reach.on_cut_off(record, now)
             self._book.regrant(again, now)
         return again

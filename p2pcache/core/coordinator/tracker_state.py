@@ -188,7 +188,8 @@ class TrackerState:
 
     def unreached(self) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
-        return self.dials.unreachable.union(*(swarm.reach.lost for swarm in self.swarms.values()))
+        lost = (swarm.reach.lost - swarm.roster.banned for swarm in self.swarms.values())
+        return self.dials.unreachable.union(*lost)
 
     def story(self, digest: str, run: RunIndex) -> list[str]:
         """What happened to a run's leases, oldest first."""

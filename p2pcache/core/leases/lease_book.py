@@ -7,7 +7,6 @@ bytes early and neighbours always want the same region; `reader_choice` says whi
 
 import random
 from collections import Counter
-from collections.abc import Set as AbstractSet
 from itertools import islice
 from math import inf
 
@@ -61,7 +60,6 @@ class LeaseBook:
         self._choice = ReaderChoice(self.readers, roster)
         self._again: RunSet = 0  # runs that were granted again
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
-        self._failed_at: dict[RunIndex, set[NodeId]] = {}  # the nodes that couldn't read a run
         self._times_taken: dict[RunIndex, int] = {}  # how often a run was taken from a slow node
         self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
@@ -238,25 +236,20 @@ class LeaseBook:
         self._paced = False
         if self.stopped is not None or not self.free or not len(self.readers):
             return given
-        skipped, narrowed, candidates = 0, False, self.free
+        skipped, candidates = 0, self.free
         while candidates and skipped < MAX_SKIPPED and self._may_grant(now):
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all quick readers may have it
-            record = self._choice.choose(run, self._barred(run), again=again)
+            record = self._choice.choose(run, again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
                 self.readers.concurrency.on_begun(self._in_flight(now), now)
                 self.granted += 1
                 given.setdefault(record.node, []).append(run)
-            elif self.readers.choosy:
-                candidates &= self._choice.acceptable()  # readers with room may want others only
+            elif self.readers.choosy or again:  # readers with room may want others only, or have it
+                candidates &= self._choice.acceptable(every=again)
                 skipped += 1
-            elif run in self._failed_at or again:
-                skipped += 1  # only for this run no reader is left; the next one may find one
-                if again and not narrowed:  # those who have such runs may be the only readers
-                    candidates &= self.readers.lacking()
-                    narrowed = True
             else:
                 break
         self._paced = self._in_flight(now) < self.at_once and not self._may_grant(now)
@@ -312,13 +305,6 @@ class LeaseBook:
     def _leases_of(self, node: NodeId, runs: RunSet) -> list[RunIndex]:
         return [r for r in bitset.members(runs & self.leased) if self.leases[r].node == node]
 
-    def _barred(self, run: RunIndex) -> AbstractSet[NodeId]:
-        """Nodes that couldn't read this run, unless no other is left to try."""
-        failed = self._failed_at.get(run)
-        if failed is None or self.readers.must_bars_fall(failed, run):
-            return frozenset()
-        return failed
-
     def _begin(self, run: RunIndex, record: MemberRecord, now: float, why: str) -> None:
         self.leases[run] = Lease(record.node, now, now + self._settings.ttl_s, why == "adopted")
         self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
@@ -344,4 +330,3 @@ class LeaseBook:
         held = (one.have >> run & 1 and one.counts for one in self._members.values())
         if not lease.others or not any(held):
             self.set_free(1 << run, now)
-        self._failed_at.setdefault(run, set()).add(lease.node)

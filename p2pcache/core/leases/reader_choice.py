@@ -3,7 +3,6 @@
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from math import ceil
 
 from p2pcache.core.leases.readers import Readers
@@ -18,7 +17,7 @@ Burden = tuple[int, int, Place]
 
 
 Tier = tuple[bool, bool, bool]
-"""What is held against a reader: others may not get what it reads, it is slow, it is on probation."""
+"""What is held against a reader: others may not get what it reads, it is slow, it failed last or is on probation."""
 
 FIT: Tier = (False, False, False)
 
@@ -30,7 +29,7 @@ class ReaderChoice:
 
     1. others get at what it reads, before a reader that stands aside;
     2. it isn't slow, before a slow one that rests;
-    3. its reads are as quick as the others', before one on probation;
+    3. its last read succeeded, as quickly as the others', before one that failed or is on probation;
     4. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
     5. fewer leases in flight;
     6. dice.
@@ -44,20 +43,17 @@ class ReaderChoice:
         self.racks = RackBalance(roster)
         self._readers = readers
 
-    def choose(
-        self, run: RunIndex, barred: AbstractSet[NodeId], *, again: bool = False
-    ) -> MemberRecord | None:
+    def choose(self, run: RunIndex, *, again: bool = False) -> MemberRecord | None:
         """The reader of a run, or None if none has room for it, or a better one will read it later.
 
         Args:
             run: which.
-            barred: nodes that couldn't read it.
             again: members waited for it in vain. What others read may be of use to nobody, so a reader that the
                 tracker could dial comes before one of which nothing is known.
         """
         best, worst = None, (True, True, True)
         for one in self._with_room(run, every=again):
-            if self._readers.rests(one) or not self._readers.lacks(one, barred, run):
+            if self._readers.rests(one) or not self._readers.lacks(one, run):
                 continue
             tier = self._tier(one, again=again)
             if best is None or tier < worst:
@@ -68,14 +64,15 @@ class ReaderChoice:
             return None
         # All quick readers may have what is read again, so a slow one doesn't wait for them.
         against = self._tier(best)[: 1 if again else 2]
-        return None if any(against) and self._will_be_read(run, barred, against) else best
+        return None if any(against) and self._will_be_read(run, against) else best
 
-    def acceptable(self) -> RunSet:
-        """Runs that a reader with room has use for, as far as a sample can tell."""
+    def acceptable(self, *, every: bool) -> RunSet:
+        """Runs that a reader with room has use for, as far as a sample can tell; `every`: also above its share."""
         runs, readers = 0, self._readers
-        for level in readers.with_room[: self._share]:
+        for level in readers.with_room if every else readers.with_room[: self._share]:
             for node in level.draw(readers.dice, SAMPLE):
-                runs |= readers.working[node].wanted
+                if not readers.rests(one := readers.working[node]):
+                    runs |= one.wanted & ~one.have
         return runs
 
     def _with_room(self, run: RunIndex, *, every: bool) -> Iterator[MemberRecord]:
@@ -95,17 +92,15 @@ class ReaderChoice:
         aside = one.node in self._readers.aside
         if again:
             aside = aside or one.reach is not Reach.REACHABLE
-        return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION
+        return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION or one.failures > 0
 
-    def _will_be_read(
-        self, run: RunIndex, barred: AbstractSet[NodeId], against: tuple[bool, ...]
-    ) -> bool:
+    def _will_be_read(self, run: RunIndex, against: tuple[bool, ...]) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
             self._tier(one)[: len(against)] < against
             and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
-            and readers.lacks(one, barred, run)
+            and readers.lacks(one, run)
             for one in readers.working.values()
         )
 

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Collection, Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import takewhile
@@ -17,7 +16,7 @@ from p2pcache.core.leases.settings import (
     SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Reach
+from p2pcache.core.membership.member_record import MemberRecord, Reach
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
@@ -118,11 +117,6 @@ class Readers:
     # -- how reads end -----------------------------------------------------------------------------
 
     @property
-    def most_at_once(self) -> int:
-        """Leases that may ever be in flight."""
-        return self._settings.most_in_flight
-
-    @property
     def concurrency(self) -> ReadConcurrency:
         """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
         least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
@@ -204,11 +198,9 @@ class Readers:
         unfit = sum(1 for one in convicted if one.credit and one.node not in self.aside)
         return self.fit - unfit or len(self.working) or 1
 
-    def lacks(self, record: MemberRecord, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
-        """Whether a reader has use for this run and may try it, if not now."""
-        if record.node in barred or record.have >> run & 1:
-            return False
-        return bool(record.wanted >> run & 1)
+    def lacks(self, record: MemberRecord, run: RunIndex) -> bool:
+        """Whether a reader has use for this run."""
+        return bool((record.wanted & ~record.have) >> run & 1)
 
     def rests(self, record: MemberRecord) -> bool:
         """Whether a reader rests after a failed read."""
@@ -217,20 +209,6 @@ class Readers:
     def lacking(self) -> RunSet:
         """Runs that any reader has use for. O(readers)."""
         return reduce(or_, (one.wanted & ~one.have for one in self.working.values()), 0)
-
-    def must_bars_fall(self, barred: AbstractSet[NodeId], run: RunIndex) -> bool:
-        """Whether readers that failed at a run have to try it again: no other may, or only slow ones may.
-
-        An outage bars each reader that tried, the quick ones first: without this the slow ones would be left with what
-        the others failed at.
-        """
-        left = [one for one in self.working.values() if self.lacks(one, barred, run)]
-        if any(one.pace is Pace.USUAL for one in left):
-            return False
-        tried = (self.working[node] for node in barred if node in self.working)
-        return not left or any(
-            one.pace is Pace.USUAL and self.lacks(one, frozenset(), run) for one in tried
-        )
 
     # -- time --------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ class Reach(Enum):
     REACHABLE = auto()  # it answered the tracker's dial
     SILENT = auto()  # it hasn't answered yet
     UNREACHABLE = auto()  # the dial failed, or members complain, or it is banned
-    CUT_OFF = auto()  # unreachable, and it reaches nobody itself: it reads the origin for itself
+    CUT_OFF = auto()  # the dial failed, and it waits in vain itself: it reads the origin for itself
 
 
 PACE_CHANGES = {
@@ -103,6 +103,11 @@ class MemberRecord:
     def void(self) -> bool:
         """Whether what it says it has counts for nothing, by the word of other members."""
         return self.banned or self.verdict_until > 0.0
+
+    @property
+    def delivers(self) -> RunSet:
+        """The runs that it has, unless its claims are void."""
+        return 0 if self.void else self.have
 
     def change_pace(self, pace: Pace) -> None:
         """Its reads are seen in another way."""

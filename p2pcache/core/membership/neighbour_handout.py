@@ -68,14 +68,14 @@ def holders_of_parts(
     """
     reached = record.have
     for node in chosen:
-        reached |= members[node].have
+        reached |= members[node].delivers
     left = seeks & ~reached
     found: list[NodeId] = []
     for node in sorted(holders, key=lambda n: _distance(record, members[n])):
         if not left or len(found) >= MOST_HOLDERS:
             break
-        if node != record.node and members[node].have & left:
-            left &= ~members[node].have
+        if node != record.node and members[node].delivers & left:
+            left &= ~members[node].delivers
             found.append(node)
     return tuple(found)
 

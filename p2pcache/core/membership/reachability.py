@@ -60,7 +60,7 @@ class Reachability:
             bearer: maps a node id to what it stands for as a witness.
         """
         self.lost: set[NodeId] = set()
-        self.changed: dict[NodeId, MemberRecord] = {}  # another reach; its owner clears it
+        self.changed: dict[NodeId, MemberRecord] = {}  # another reach or void; its owner clears it
         self.verdicts: dict[NodeId, MemberRecord] = {}
         self._members = members
         self._dials = dials
@@ -98,14 +98,16 @@ class Reachability:
         return fresh
 
     def on_cut_off(self, record: MemberRecord, now: float) -> None:
-        """A member that others don't reach reaches nobody itself."""
-        if record.reach is Reach.UNREACHABLE and not record.banned:
+        """A member that can't be dialled waits in vain itself."""
+        undialled = self._dials.reach(record.node) is Reach.UNREACHABLE
+        if undialled and not record.banned:
             self._judge(record, Reach.CUT_OFF, now)
 
     def acquit(self, record: MemberRecord) -> None:
         """A member delivers, or has connected anew: complaints of it are void."""
         record.complained_by, record.verdict_until = frozenset(), 0.0
         if self.verdicts.pop(record.node, None) is not None:
+            self.changed[record.node] = record
             self.review(record)
 
     def drop(self, record: MemberRecord) -> None:
@@ -145,6 +147,7 @@ class Reachability:
         self.verdicts.pop(record.node, None)
         self.verdicts[record.node] = record
         record.verdict_until = now + VERDICT_S
+        self.changed[record.node] = record  # also from unreachable to unreachable: it is void now
         self._set(record, reach)
 
     def _set(self, record: MemberRecord, reach: Reach) -> None:

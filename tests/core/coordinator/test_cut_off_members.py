@@ -3,11 +3,11 @@
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
     AGAIN_AFTER_S,
-    CUT_OFF_S,
     IN_VAIN_S,
     MAX_STUCK_RUNS,
     MOST_AGAIN,
 )
+from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import World, X
 
@@ -105,7 +105,7 @@ def test_after_a_while_it_is_introduced_anew() -> None:
     """Somebody may have mended it: runs of others aren't read again on a suspicion a minute old."""
     part = Part()
     part.steps(2)
-    part.wait(CUT_OFF_S + 1)
+    part.wait(VERDICT_S + 1)
     part.world.forget_mail()
     part.say()
     assert part.world.got(2, m.Swarm)

@@ -119,7 +119,7 @@ def test_nobody_is_judged_while_the_tracker_reads() -> None:
         world.join(node, credit=1)
     run = world.granted(1)[0]
     reads_wrong(world, 1)
-    world.wait(1.0, alive=(1, 2))
+    world.wait(0.1, alive=(1, 2))
     while run not in world.granted(2):
         reads_right(world, 2)
     reads_wrong(world, 2)

@@ -315,7 +315,7 @@ def test_no_node_gets_a_run_that_it_has_no_use_for() -> None:
     book.check()
 
 
-def test_a_reader_without_use_for_a_run_keeps_no_other_barred_from_it() -> None:
+def test_who_failed_at_its_part_of_a_model_tries_again() -> None:
     """Two nodes with a part of the model each, one failed read each: no run was ever granted again."""
     book, _ = make(4)
     book.set_credit(A, 8, 0b0011)
@@ -325,7 +325,7 @@ def test_a_reader_without_use_for_a_run_keeps_no_other_barred_from_it() -> None:
     assert book.grant(10.0) == {A: [0, 1], B: [2, 3]}
 
 
-def test_a_holder_of_a_run_keeps_no_other_barred_from_it() -> None:
+def test_who_failed_at_what_an_unreachable_member_has_tries_again() -> None:
     """The holder is out of the others' reach, so they read the run themselves, also after a failure."""
     book, have = make(2)
     book.set_credit(A, 1)

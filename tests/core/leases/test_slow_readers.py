@@ -193,16 +193,15 @@ def outage(seconds: int) -> tuple[LeaseBook, list[int]]:
 
 
 def test_an_outage_does_not_leave_the_last_run_to_the_slow_nodes() -> None:
-    """Each quick node failed at the run once. Otherwise three slow ones have it in turn, for two minutes."""
+    """Each quick node that tried rests for a while. Otherwise three slow ones have it in turn, for two minutes."""
     _, tried = outage(8)
-    assert set(tried) == set(QUICK), "and again, once all have tried"
+    assert set(tried) <= set(QUICK)
     assert len(tried) > len(QUICK)
 
 
 def test_a_slow_node_whose_rest_ends_after_an_outage_is_not_left_with_the_last_run() -> None:
     """Nor a slow node whose rest is over. Otherwise eleven quick nodes wait for three slow ones, for 92 s."""
     book, _ = outage(4)
-    assert book._failed_at[4] == set(QUICK)
     (reader,) = book.grant(80.0)
     assert SLOW not in book.readers.slow_readers.resting
     assert reader in QUICK

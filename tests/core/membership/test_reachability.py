@@ -42,7 +42,6 @@ class Swarm:
         self.settle()
         return any(fresh)
 
-    @property
     def holder(self) -> Reach:
         return self.members[HOLDER].reach
 
@@ -58,16 +57,16 @@ def test_dials_alone_say_it_while_nobody_complains() -> None:
 def test_two_complaints_are_believed_for_a_while() -> None:
     swarm = Swarm(1, 2, HOLDER)
     assert not swarm.complain(1, 1)
-    assert swarm.holder is Reach.REACHABLE
+    assert swarm.holder() is Reach.REACHABLE
     assert swarm.complain(2)
     assert not swarm.complain(1, 2), "people are told once"
-    assert (swarm.holder, swarm.members[HOLDER].void) == (Reach.UNREACHABLE, True)
+    assert (swarm.holder(), swarm.members[HOLDER].void) == (Reach.UNREACHABLE, True)
     assert swarm.reach.next_wakeup() == 1.0 + VERDICT_S
     swarm.reach.end_verdicts(VERDICT_S)
-    assert swarm.holder is Reach.UNREACHABLE
+    assert swarm.holder() is Reach.UNREACHABLE
     swarm.reach.end_verdicts(1.0 + VERDICT_S)
     swarm.settle()
-    assert (swarm.holder, swarm.members[HOLDER].void) == (Reach.REACHABLE, False)
+    assert (swarm.holder(), swarm.members[HOLDER].void) == (Reach.REACHABLE, False)
     assert not swarm.complain(2), "the first complaint is void, too"
 
 
@@ -81,6 +80,17 @@ def test_two_complaints_are_believed_for_a_while() -> None:
 )
 def test_one_complaint_is_enough(swarm: Swarm, who: int) -> None:
     assert swarm.complain(who)
+
+
+def test_a_verdict_on_a_member_that_cannot_be_dialled_is_news_too() -> None:
+    """Else what it has counted on where nobody else wants anything: its reach is the same, but its claims are void."""
+    swarm = Swarm(1, failed=(HOLDER,))
+    record = swarm.members[HOLDER]
+    assert swarm.reach.on_complaint(record, 1, [1], 1.0)
+    assert swarm.reach.changed == {HOLDER: record}
+    swarm.settle()
+    swarm.reach.acquit(record)
+    assert swarm.reach.changed == {HOLDER: record}
 
 
 def test_a_bearer_of_two_nodes_is_one_witness_and_so_is_one_that_left() -> None:
@@ -98,10 +108,10 @@ def test_a_member_that_is_cut_off_reads_for_itself_until_it_connects_anew() -> N
     assert swarm.members[1].reach is Reach.REACHABLE, "others get at what it reads"
     swarm.reach.on_cut_off(swarm.members[HOLDER], 1.0)
     swarm.settle()
-    assert swarm.holder is Reach.CUT_OFF
+    assert swarm.holder() is Reach.CUT_OFF
     assert swarm.reach.lost == {HOLDER}
     swarm.reach.acquit(swarm.members[HOLDER])
-    assert swarm.holder is Reach.UNREACHABLE
+    assert swarm.holder() is Reach.UNREACHABLE
 
 
 def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
@@ -110,8 +120,8 @@ def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
     record.banned = True
     swarm.reach.review(record)
     swarm.settle()
-    assert (swarm.holder, record.void) == (Reach.UNREACHABLE, True)
+    assert (swarm.holder(), record.void) == (Reach.UNREACHABLE, True)
     assert not swarm.complain(1)
     record.banned = False
     swarm.reach.review(record)
-    assert swarm.holder is Reach.REACHABLE
+    assert swarm.holder() is Reach.REACHABLE

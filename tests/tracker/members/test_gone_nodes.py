@@ -5,6 +5,7 @@ import logging
 
 import pytest
 
+from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.membership.registry import Registry
 from p2pcache.core.membership.settings import MOST_DEPARTED, REMEMBERED_S
 from p2pcache.core.protocol import messages as m
@@ -80,7 +81,7 @@ async def test_a_storm_of_members_does_not_fill_the_log(caplog: pytest.LogCaptur
         registry_ = app.tracking.registry
         for node in range(1, 2001):
             registry_.on_announced(node, m.Announce("h:1", "1"), 0.0)
-            app.members.log.on_joined(node)
+            app.members.log.on_notice(Notice(Event.JOINED, node))
         lines = [
             one
             for one in caplog.records
