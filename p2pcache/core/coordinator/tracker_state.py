@@ -358,8 +358,7 @@ class TrackerState:
         out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
         touched: dict[str, None] = {}
         changed, failed = sorted(self.dials.changed), sorted(self.dials.failed)
-        self.dials.changed.clear()
-        self.dials.failed.clear()
+        self.dials.changed, self.dials.failed = set(), set()
         for node in changed:
             record = self.registry.nodes.get(node)
             for digest in sorted(record.digests) if record is not None else ():
