@@ -11,7 +11,7 @@ from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
-from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
+from p2pcache.core.download.settings import LEAD, LOST_PAUSE_S, REVIEW_S
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
@@ -162,8 +162,11 @@ class Requester:
         self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
-        """A neighbour that was BUSY has room, and has told us first."""
+        """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
         if not peer.on_recall(now):
+            return
+        if not self._limits.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
+            peer.rest_until = now + self._settings.full_rest_s
             return
         self.deadline = min(self.deadline, peer.rest_until)
         if peer.rest_until <= now:
@@ -185,7 +188,7 @@ class Requester:
             if outcome is Outcome.BUSY:
                 counters.busy += 1
                 if not request.waits:  # one that sends to us only keeps no place for the next run
-                    self._rest(peer, now)
+                    peer.on_busy(now, self._settings.busy_rest_s)
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1
                 self._book.on_refused(peer, 1 << request.run)
@@ -201,11 +204,6 @@ class Requester:
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
             self._limits.on_link_measured()
         self._timing.on_run(now - request.since, across=peer.distance > 0)
-
-    def _rest(self, peer: Peer, now: float) -> None:
-        jitter = JITTER_LEAST + JITTER_MORE * self._dice.random()
-        settings = self._settings
-        peer.on_busy(now, settings.busy_backoff_s * jitter, settings.busy_backoff_max_s * jitter)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
         self._story.counters.mismatched += 1
@@ -292,7 +290,7 @@ class Requester:
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.deadline = min(self.deadline, due)
-            elif peer.rest_until <= now and self._limits.suits(peer):
+            elif not peer.stalls and self._limits.suits(peer):
                 yield peer
                 request.asked_ahead = peer.in_flight > 1
 
@@ -304,7 +302,7 @@ class Requester:
                 break
             reach = self._book.reach if one.waits else self._reach
             peer, retry_at = piece_picker.choose_peer(
-                one.peers, runs, now, one.per_peer, self._dice, reach, self._on
+                one.peers, runs, now, one.per_peer, self._dice, reach, self._on, rested=one.waits
             )
             run = -1 if peer is None else self._run_from(peer, reach)
             if peer is None or run < 0:
