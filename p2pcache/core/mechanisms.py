@@ -14,6 +14,7 @@ class Mechanisms:
     least_load: bool = True  # prefer neighbours with little to serve
     near_places: bool = True  # keep places for requests within the rack
     bridge_pass: bool = True  # ask first for what the rack waits for
+    idle_peers: bool = True  # ask neighbours that serve nobody, however many requests flow
     bridge_review: bool = True  # step in for late bridges
     early_look: bool = True  # look beyond the rack early if nothing came yet
     endgame: bool = True  # ask twice for late runs

@@ -2,7 +2,7 @@
 
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.download.settings import FEW_PEERS, MOST_IDLE, NEAR_PLACES
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -52,6 +52,11 @@ class RequestLimits:
             return False
         live = (one for one in self._requests.by_number.values() if one.live)
         return sum(1 for one in live if not one.peer.distance) < NEAR_PLACES
+
+    @property
+    def may_ask_idle(self) -> bool:
+        """Whether a neighbour that serves nobody may be asked for one run more."""
+        return not self.full and self._requests.flowing < MOST_IDLE
 
     @property
     def full(self) -> bool:

@@ -37,6 +37,7 @@ class RequestPass(NamedTuple):
         peers: that may be asked.
         per_peer: requests in flight to one of them, beside those that its link holds.
         waits: the request will wait for the peer's last one to end, so it doesn't count as one that flows.
+        idle: its peers serve nobody, so more requests may flow.
     """
 
     name: str
@@ -44,6 +45,7 @@ class RequestPass(NamedTuple):
     peers: Collection[Peer]
     per_peer: int
     waits: bool = False
+    idle: bool = False
 
 
 class Requester:
@@ -159,7 +161,8 @@ class Requester:
         if peer.rest_until > now:
             self.deadline = min(self.deadline, peer.rest_until)
             return
-        self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
+        idle = self._on.idle_peers and peer.is_idle and not peer.distance
+        self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer, idle=idle), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
         """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
@@ -251,7 +254,9 @@ class Requester:
         2. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
         3. *Urgent*: runs that a loader waits for.
         4. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
-        5. *Fill*: everything else.
+        5. *Idle*: neighbours that serve nobody, one request each; more requests may flow than usual. Nodes that keep a
+           part of a model each are read from at once.
+        6. *Fill*: everything else.
         """
         everybody, per_peer = self._book.peers.values(), self._limits.per_peer
         sender = self._with_free_slot(now)
@@ -263,6 +268,9 @@ class Requester:
             yield RequestPass("urgent", urgent, everybody, per_peer)
         if (to_bridge := self._book.to_bridge) and self._on.bridge_pass:
             yield RequestPass("bridge", to_bridge, everybody, per_peer)
+        if self._on.idle_peers and self._limits.may_ask_idle:
+            idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
+            yield RequestPass("idle", ALL, idle, 1, idle=True)
         yield RequestPass("fill", ALL, everybody, per_peer)
 
     def _with_free_slot(self, now: float) -> Peer | None:
@@ -296,7 +304,11 @@ class Requester:
 
     def _perform(self, one: RequestPass, now: float, out: list[Command]) -> float:
         """Repeat a pass; returns when the first resting neighbour of it can be asked, inf if none rests."""
-        while one.waits or self._limits.may_ask(across=False):
+        while (
+            one.waits
+            or (one.idle and self._limits.may_ask_idle)
+            or self._limits.may_ask(across=False)
+        ):
             runs = one.runs & self._states.free
             if not runs:
                 break

@@ -7,6 +7,9 @@ LEAD = 1.25  # times an answer takes: that long before a run's usual end the nex
 REVIEW_S = 0.25
 TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
 FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs
+# Requests that flow while neighbours serve nobody: what many narrow links carry together, yet an urgent run waits for
+# no more than twice the usual time on a narrow link of our own.
+MOST_IDLE = 16
 NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
 
 # -- rests --

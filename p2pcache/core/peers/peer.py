@@ -128,6 +128,11 @@ class Peer:
             self.stalls = self.refusals = 0
             self.rest_until = now  # its slot is ours
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it serves nobody, as far as we know, and nothing is said against it."""
+        return not (self.load or self.in_flight or self.refusals or self.stalls or self.slow)
+
     def on_unrated_end(self, now: float) -> None:
         """A request ended in a way that says nothing about its rate."""
         self.in_flight -= 1

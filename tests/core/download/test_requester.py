@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pcache.core.download.settings import MOST_IDLE
 from p2pcache.core.swarm.commands import (
     Request,
 )
@@ -164,10 +165,30 @@ def test_after_busy_a_neighbour_with_room_calls_first() -> None:
 
 
 def full_room(desk: Desk) -> list[Request]:
-    """Connect thirty neighbours that have everything; returns as many requests as the limits allow."""
-    asked = desk.meet(dict.fromkeys(range(2, 32), desk.full))
+    """Connect thirty neighbours that have everything and serve others; returns as many requests as the limits allow."""
+    desk.meet(dict.fromkeys(range(2, 32), 0))
+    asked = [
+        one for node in range(2, 32) for one in of(Request, desk.do(PeerHas(node, desk.full, 1)))
+    ]
     assert len(asked) == SETTINGS.outstanding
     return asked
+
+
+def test_neighbours_that_serve_nobody_are_all_asked_at_once() -> None:
+    """Each has a part of the model, and our link is wider than theirs."""
+    desk = Desk(runs=200)
+    holders = SETTINGS.outstanding + 4
+    asked = desk.meet({2 + n: 0b1111 << 4 * n for n in range(holders)})
+    assert len({one.peer for one in asked}) == len(asked) == holders
+    busy, idle = 100, 101
+    desk.meet({busy: 0, idle: 0})
+    assert of(Request, desk.do(PeerHas(busy, 1 << 198, 1))) == [], "it serves others"
+    assert [one.peer for one in of(Request, desk.do(PeerHas(idle, 1 << 199, 0)))] == [idle]
+
+
+def test_no_more_than_some_requests_flow_though_all_are_idle() -> None:
+    desk = Desk(runs=200)
+    assert len(desk.meet(dict.fromkeys(range(2, 32), desk.full))) == MOST_IDLE
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE, Outcome.BUSY, Outcome.STALLED])
@@ -185,7 +206,8 @@ def test_an_urgent_run_is_asked_of_its_holder_before_anybody_stays() -> None:
     late = 1 << 199
     for peer in desk.s._book.peers.values():
         desk.s._book.on_refused(peer, late)
-    desk.do(PeerJoined(32, late))
+    desk.do(PeerJoined(32, 0))
+    desk.do(PeerHas(32, late, 1))
     desk.do(Urgent(late))
     (again,) = of(Request, desk.do(RequestEnded(ended.request, Outcome.DONE)))
     assert (again.peer, again.run) == (32, 199)
