@@ -253,9 +253,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m loadtest.poolread", description=__doc__)
     add = parser.add_argument
     add("--holders", type=count, default=8, metavar="N", help="nodes that keep a part [8]")
-    add("--rate", type=rate, default="10mbit", help="each holder's link, both directions [10mbit]")
+    add("--rate", type=rate, default="25mbit", help="each holder's link, both directions [25mbit]")
     add("--times", type=count, default=4, metavar="K", help="the reader's link is K times that [4]")
-    add("--size", type=size, default="48MiB", help="the model [48MiB: 192 runs]")
+    add("--size", type=size, default="256MiB", help="the model [256MiB: 256 runs]")
     add(
         "--repair",
         action="store_true",
