@@ -74,7 +74,7 @@ class LostTracker:
 
     async def _look(self) -> None:
         link = self._context.link
-        if link is None or link.connected or not link.tried.is_set():
+        if link is None or link.connected or link.refusal is not None or not link.tried.is_set():
             return
         stranded = [
             swarm for swarm in self._downloads.swarms.values()

@@ -11,7 +11,7 @@ from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
-from p2pcache.core.download.settings import LEAD, LOST_PAUSE_S, REVIEW_S
+from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
@@ -161,15 +161,13 @@ class Requester:
         if peer.rest_until > now:
             self.deadline = min(self.deadline, peer.rest_until)
             return
-        idle = self._on.idle_peers and peer.is_idle and not peer.distance
-        self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer, idle=idle), now, out)
+        self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
+        if self._on.idle_peers and peer.is_idle and not peer.distance:
+            self._perform(RequestPass("idle", ALL, (peer,), 1, idle=True), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
-        """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
+        """A neighbour that was BUSY has room, and has told us first."""
         if not peer.on_recall(now):
-            return
-        if not self._limits.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
-            peer.rest_until = now + self._settings.full_rest_s
             return
         self.deadline = min(self.deadline, peer.rest_until)
         if peer.rest_until <= now:
@@ -191,7 +189,7 @@ class Requester:
             if outcome is Outcome.BUSY:
                 counters.busy += 1
                 if not request.waits:  # one that sends to us only keeps no place for the next run
-                    peer.on_busy(now, self._settings.busy_rest_s)
+                    self._rest(peer, now)
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1
                 self._book.on_refused(peer, 1 << request.run)
@@ -207,6 +205,11 @@ class Requester:
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
             self._limits.on_link_measured()
         self._timing.on_run(now - request.since, across=peer.distance > 0)
+
+    def _rest(self, peer: Peer, now: float) -> None:
+        jitter = JITTER_LEAST + JITTER_MORE * self._dice.random()
+        settings = self._settings
+        peer.on_busy(now, settings.busy_backoff_s * jitter, settings.busy_backoff_max_s * jitter)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
         self._story.counters.mismatched += 1
@@ -298,7 +301,7 @@ class Requester:
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.deadline = min(self.deadline, due)
-            elif not peer.stalls and self._limits.suits(peer):
+            elif peer.rest_until <= now and self._limits.suits(peer):
                 yield peer
                 request.asked_ahead = peer.in_flight > 1
 
@@ -314,7 +317,7 @@ class Requester:
                 break
             reach = self._book.reach if one.waits else self._reach
             peer, retry_at = piece_picker.choose_peer(
-                one.peers, runs, now, one.per_peer, self._dice, reach, self._on, rested=one.waits
+                one.peers, runs, now, one.per_peer, self._dice, reach, self._on
             )
             run = -1 if peer is None else self._run_from(peer, reach)
             if peer is None or run < 0:

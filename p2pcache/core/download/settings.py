@@ -15,6 +15,8 @@ NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across
 # -- rests --
 
 LOST_PAUSE_S = 1.0  # of a neighbour whose request was LOST: PeerLeft usually follows
+# Factor of a rest after BUSY, or all nodes that were refused would come back together: the least, and what dice add.
+JITTER_LEAST, JITTER_MORE = 0.6, 0.8
 
 # -- endgame --
 
@@ -29,7 +31,7 @@ PATIENT = 8
 UNMEASURED = 2
 # Uploads before ours that are believed: at a slow node each may take a whole round of slots.
 MOST_TURNS = 4
-LATELY = 2  # rests after a refusal: a neighbour that refused earlier wasn't asked since
+LATELY = 4  # longest rests after a refusal: a neighbour that refused earlier wasn't asked since
 REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
 

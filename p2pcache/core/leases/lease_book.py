@@ -285,9 +285,9 @@ class LeaseBook:
 
     @property
     def at_once(self) -> int:
-        """How many leases may be in flight: few until one has ended, so that there is soon something to spread."""
-        few = self._settings.in_flight
-        return self.readers.at_once if self.ends["done"] else min(few, self.readers.at_once)
+        """How many leases may be in flight: at first few, so that there is soon something to spread."""
+        few, done = self._settings.in_flight, self.ends["done"]
+        return min(self.readers.at_once, few + done) if done < few else self.readers.at_once
 
     def _may_grant(self, now: float) -> bool:
         count = self._in_flight(now)

@@ -10,6 +10,7 @@ from p2pcache.core.origin.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.readings import Readings
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
+    CREDIT_PER_READ,
     DIALS_AT_ONCE,
     FIRST_CREDIT,
     JOIN_BYTES,
@@ -242,7 +243,8 @@ class OriginReader:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
         if self.halted or not self._mine.needed:
             return 0
-        return self._concurrency.most if self._by_itself.reads else FIRST_CREDIT
+        known = FIRST_CREDIT + CREDIT_PER_READ * self._by_itself.reads
+        return known if known < self._settings.origin_fetches else self._concurrency.most
 
     def alone(self, now: float) -> bool:
         """Whether this node decides by itself what to read."""

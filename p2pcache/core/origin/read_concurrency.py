@@ -30,8 +30,6 @@ class ReadConcurrency:
     taken over the time in which bytes flow. And never do more run than `MOST_TIMES` as many as if reads waited for the
     shortest time that was seen: where storage serves one read after the other, more only wait longer.
 
-    The first read that ends tells all that roughly; later samples are of as many reads as run at once.
-
     Reads beyond `least` begin one after the other. Those that begin together end together, and nothing
     flows while all of them wait (pacing and gains as in BBR: Cardwell and others 2016).
 
@@ -90,7 +88,7 @@ class ReadConcurrency:
         one.busy_s += now - max(now - flow_s, self._ended_at)
         self._ended_at = now
         one.under_way = max(one.under_way, under_way)
-        if not self._link_rate or one.reads >= max(self.limit, one.under_way):
+        if one.reads >= max(self.limit, one.under_way):
             self._measure(one)
             self._sample = _Sample()
 

@@ -10,6 +10,8 @@ from p2pcache.core.format.chunking import MiB
 # Leases of a node that has read nothing. A storm's first agent is alone for an instant: with its full credit it would
 # take all leases and then be the only uploader (docs/lab/0040).
 FIRST_CREDIT = 1
+# More leases for each run that was read, so that a lone node soon has its usual reads.
+CREDIT_PER_READ = 2
 CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
 MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
 
@@ -22,7 +24,7 @@ WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings whil
 MOST_TIMES = (
     2  # reads at once, over those that pay if reads wait for the shortest time that was seen
 )
-PACE = 3.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
+PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
 
 # -- owners --
 

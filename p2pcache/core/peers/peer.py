@@ -2,7 +2,6 @@
 
 from p2pcache.core import backoff
 from p2pcache.core.peers.settings import FADE, LEAST_REST_S, STALL_PAUSE_MAX_S, STALL_PAUSE_S
-from p2pcache.core.upload.settings import FULL
 from p2pcache.ids import NodeId, RunSet
 
 
@@ -87,9 +86,9 @@ class Peer:
         self.node = node
         self.distance = distance
         self.have = have
-        self.load = 0  # as it last said; `FULL` or more: it has no free slot
+        self.load = 0  # peers that it serves or lets wait, as it last said
         self.in_flight = 0  # our requests to it that haven't ended
-        self.rest_until = 0.0  # it isn't asked before this time: it is full, or it stalled
+        self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
         self.progress_at = now  # its last progress, or when it began to owe us something
         self.rated_bytes = 0.0  # fading sum of proved bytes
         self.rated_s = 0.0  # fading sum of the seconds for them
@@ -126,7 +125,6 @@ class Peer:
         self.bdp.on_bytes(nbytes, now)
         if nbytes:
             self.stalls = self.refusals = 0
-            self.rest_until = now  # its slot is ours
 
     @property
     def is_idle(self) -> bool:
@@ -138,35 +136,25 @@ class Peer:
         self.in_flight -= 1
         self.progress_at = now
 
-    def on_load(self, load: int, now: float, rest_s: float) -> None:
-        """It says its load.
+    def on_busy(self, now: float, pause_s: float, most_s: float) -> None:
+        """It answered BUSY: let it rest, twice as long with each BUSY in a row.
 
         Args:
-            load: `FULL` or more: it has no free slot.
             now: seconds.
-            rest_s: for which it isn't asked if it has none.
+            pause_s: of the first rest.
+            most_s: of the longest rest.
         """
-        self.load = load
-        if self.distance:
-            return  # it has places for requests across a boundary that no others take
-        if load >= FULL:
-            self.rest_until = max(self.rest_until, now + rest_s)
-        elif not self.refusals and not self.stalls:
-            self.rest_until = 0.0
-
-    def on_busy(self, now: float, rest_s: float) -> None:
-        """It answered BUSY: it isn't asked for `rest_s`, unless it calls."""
-        self.rest_until = now + rest_s
+        self.rest_until = now + backoff.pause_s(pause_s, most_s, self.refusals)
         self.refused_at = now
         self.refused_since = self.refused_since if self.refusals else now
         self.refusals += 1
 
     def on_recall(self, now: float) -> bool:
-        """It says that it has room for us; returns whether that ends a rest after BUSY."""
+        """It says that it has room again; returns whether that ends a rest after BUSY."""
         if not self.refusals or self.stalls:
             return False
-        self.refusals = 0  # it serves others, so its refusals were no sign of a hang
-        self.rest_until = max(now, self.refused_at + LEAST_REST_S)
+        self.refused_since = now  # it serves others, so its refusals were no sign of a hang
+        self.rest_until = min(self.rest_until, max(now, self.refused_at + LEAST_REST_S))
         return True
 
     def on_stall(self, now: float) -> None:

@@ -129,12 +129,6 @@ def test_a_node_that_reads_nothing_does_not_hold_the_limit_down() -> None:
     assert at_once.limit == MOST
 
 
-def test_the_first_read_tells_what_the_way_holds() -> None:
-    at_once = ReadConcurrency(LEAST, MOST)
-    at_once.on_read_done(21 * RUN_S, LEAST, RUN_S, 1.0)
-    assert at_once.limit > 40
-
-
 def test_further_reads_begin_one_after_the_other() -> None:
     at_once, now = ReadConcurrency(2, 64), 0.0
     for _ in range(4):

@@ -9,7 +9,9 @@ from tests.core.upload.uploads_kit import served
 
 def crowded(*peers: int) -> UploadQueue[int]:
     """A queue whose two slots are taken, and which told these peers BUSY."""
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2))
+    queue: UploadQueue[int] = UploadQueue(
+        UploadSettings(slots=2, queue=0, per_peer=4, few_askers_places=0)
+    )
     served(queue, 101, 102)
     for peer in peers:
         assert not queue.offer(peer, 10 * peer)

@@ -78,7 +78,7 @@ class Uploads:
         """Start the threads.
 
         Args:
-            settings: the slots.
+            settings: slots, queue, cap per peer.
             inbox: the way to the loop.
             up: rate of sent bytes.
         """
@@ -94,11 +94,6 @@ class Uploads:
     def load(self) -> int:
         """Uploads active and waiting."""
         return self._queue.load
-
-    @property
-    def told_load(self) -> int:
-        """The load as neighbours are told it."""
-        return self._queue.told_load
 
     def limit_slots(self, slots: int) -> None:
         """Limit the uploads at once to `slots`, and to the settings."""
