@@ -25,7 +25,7 @@ from p2pcache.errors import NotAllowed, NotFound, OriginChanged, OriginUnavailab
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown, site_of
+from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown
 from p2pcache.io.sources.settings import SourceSettings
 
 VERSION = "2021-08-06"  # of Azure's protocol
@@ -246,13 +246,12 @@ class _AzureHttp(GuardedHttp):
         secret = self._account.secret(method, url, sent)
         if self._account.sas:
             url = f"{url}{'&' if '?' in url else '?'}{self._account.sas}"
-        answer = super().ask(method, url, sent, secret=secret)
-        if answer.status in (401, 403) and site_of(answer.url) == self.site:
-            answer.raw.close()
-            raise NotAllowed(
-                f"Azure doesn't allow {self._url}; check AZURE_STORAGE_ACCOUNT_NAME and the credentials beside it"
-            )
-        return answer
+        return self.admitted(super().ask(method, url, sent, secret=secret), self._refusal)
+
+    def _refusal(self) -> NotAllowed:
+        return NotAllowed(
+            f"Azure doesn't allow {self._url}; check AZURE_STORAGE_ACCOUNT_NAME and the credentials beside it"
+        )
 
 
 def _identity() -> tuple[Any, Any]:

@@ -174,13 +174,13 @@ class _GoogleHttp(GuardedHttp):
         """
         secret, payer = self._login.headers() if self._login else ("", {})
         answer = super().ask(method, url, {**(headers or {}), **payer}, secret=secret)
-        if answer.status in (401, 403) and site_of(answer.url) == self.site:
-            answer.raw.close()
-            raise NotAllowed(
-                f"Google doesn't let {'us' if secret else 'strangers'} read {self._url}; set "
-                "GOOGLE_APPLICATION_CREDENTIALS, or give this machine's account the role Storage Object Viewer"
-            )
-        return answer
+        return self.admitted(answer, lambda: self._refusal("us" if secret else "strangers"))
+
+    def _refusal(self, whom: str) -> NotAllowed:
+        return NotAllowed(
+            f"Google doesn't let {whom} read {self._url}; set GOOGLE_APPLICATION_CREDENTIALS, or give this machine's "
+            "account the role Storage Object Viewer"
+        )
 
 
 class _Login:

@@ -12,7 +12,7 @@ import netrc
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -213,6 +213,21 @@ class GuardedHttp:
                 raise NotAllowed(f"{shown(url)} redirects from https to http; that isn't followed")
             url = target
         raise NotAllowed(f"{shown(url)} redirects more than {MAX_REDIRECTS} times")
+
+    def admitted(self, answer: Answer, refusal: Callable[[], NotAllowed]) -> Answer:
+        """An answer that this site gives to those that it lets in.
+
+        Args:
+            answer: of this site, or of one to which it redirects.
+            refusal: the error if this site doesn't let us in.
+
+        Raises:
+            NotAllowed: `refusal`.
+        """
+        if answer.status in (401, 403) and site_of(answer.url) == self.site:
+            answer.raw.close()
+            raise refusal()
+        return answer
 
     def read_small(
         self,

@@ -10,9 +10,7 @@ input does.
 """
 
 import ipaddress
-import queue
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from p2pcache.core.protocol.address import split
 from p2pcache.io.torrents.finding import TORRENT
 from p2pcache.io.torrents.library import libtorrent, limit_process, new_session
 from p2pcache.io.torrents.metainfo import LIMITS
+from p2pcache.io.torrents.orders import say, work_until_input_ends
 
 FILES = "files"  # in the folder
 LOOK_MS = 100
@@ -100,10 +99,10 @@ class Receiver:
             elif isinstance(alert, lt.cache_flushed_alert) and self._flushing is not None:
                 for at in range(0, len(self._flushing), PARTS):
                     pieces = self._flushing[at : at + PARTS]
-                    _say({"came": [self._part(piece) for piece in pieces]})
+                    say({"came": [self._part(piece) for piece in pieces]})
                 self._flushing = None
             elif isinstance(alert, (lt.file_error_alert, lt.torrent_error_alert)):
-                _say({"failed": alert.message()[:300]})
+                say({"failed": alert.message()[:300]})
         if self._came and self._flushing is None:
             self._flushing, self._came = self._came, []
             self._handle.flush_cache()
@@ -118,7 +117,7 @@ class Receiver:
         if not status.num_peers and now - self._dialled > DIAL_S:
             self._dialled = now
             self._handle.connect_peer(self._peer)
-        _say({"peers": int(status.num_peers), "bytes": int(status.total_payload_download)})
+        say({"peers": int(status.num_peers), "bytes": int(status.total_payload_download)})
 
     def _part(self, piece: int) -> tuple[str, int, int]:
         """The bytes of a file that a piece holds: no piece holds those of two files."""
@@ -138,35 +137,17 @@ def _only(host: str) -> Any:
     return found
 
 
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _read_orders(orders: "queue.SimpleQueue[bytes]") -> None:
-    for line in sys.stdin.buffer:
-        orders.put(line)
-    orders.put(b"")
-
-
 def main(argv: list[str]) -> int:
     """Receive until the input ends."""
     folder, peer, rate = argv
     limit_process()
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     try:
         receiver = Receiver(Path(folder), peer, int(rate))
     except (RuntimeError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
-    while True:
-        receiver.look()
-        while not orders.empty():
-            line = orders.get()
-            if not line:
-                return 0
-            receiver.obey(msgspec.json.decode(line, type=Order))
+    work_until_input_ends(receiver, Order)
+    return 0
 
 
 if __name__ == "__main__":

@@ -8,9 +8,7 @@ object a line: `{"seed": NAME, "torrent": FILE, "folder": DIR}` and `{"drop": NA
 `{"peers": N, "uploaded_bytes": N}`. It ends when its input does.
 """
 
-import queue
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import msgspec
 
 from p2pcache.io.torrents.library import libtorrent, limit_process, new_session
 from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES
+from p2pcache.io.torrents.orders import say, work_until_input_ends
 
 POLL_MS = 200
 TELL_S = 5.0
@@ -82,7 +81,7 @@ class Seeder:
             try:
                 self._seed(order)
             except (OSError, RuntimeError) as error:
-                _say({"failed": order.seed, "why": str(error)})
+                say({"failed": order.seed, "why": str(error)})
 
     def _seed(self, order: Order) -> None:
         lt, flags = libtorrent(), libtorrent().torrent_flags
@@ -98,7 +97,7 @@ class Seeder:
         hashes = params.ti.info_hashes()
         told = [str(hashes.v1)] if hashes.has_v1() else []
         told += [str(hashes.v2)[:40]] if hashes.has_v2() else []  # cut off, as clients announce it
-        _say({"seeds": order.seed, "hashes": told})
+        say({"seeds": order.seed, "hashes": told})
 
     def _drop(self, name: str) -> None:
         handle = self._handles.pop(name, None)
@@ -119,46 +118,28 @@ class Seeder:
             states = [handle.status() for handle in self._handles.values()]
             peers = sum(state.num_peers for state in states)
             sent = sum(state.total_payload_upload for state in states)
-            _say({"peers": peers, "uploaded_bytes": sent})
+            say({"peers": peers, "uploaded_bytes": sent})
 
     def _give_up(self, alert: Any) -> None:
         """The model's files aren't what they were: the agent proves or removes them."""
         for name, handle in list(self._handles.items()):
             if handle == alert.handle:
                 self._drop(name)
-                _say({"failed": name, "why": alert.message()})
-
-
-def _say(what: dict[str, object]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(what) + b"\n")
-    sys.stdout.buffer.flush()
-
-
-def _read_orders(orders: "queue.SimpleQueue[bytes]") -> None:
-    for line in sys.stdin.buffer:
-        orders.put(line)
-    orders.put(b"")
+                say({"failed": name, "why": alert.message()})
 
 
 def main(argv: list[str]) -> int:
     """Seed until the input ends."""
     listen, rate = argv
     limit_process()
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     try:
         seeder = Seeder(listen, int(rate))
-        _say({"port": seeder.listening()})
+        say({"port": seeder.listening()})
     except RuntimeError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    threading.Thread(target=_read_orders, args=(orders,), daemon=True).start()
-    while True:
-        seeder.look()
-        while not orders.empty():
-            line = orders.get()
-            if not line:
-                return 0
-            seeder.obey(msgspec.json.decode(line, type=Order))
+    work_until_input_ends(seeder, Order)
+    return 0
 
 
 if __name__ == "__main__":

@@ -76,10 +76,7 @@ class RegistryHttp(GuardedHttp):
             answer.raw.close()
             fresh = self._let_in(repository, sent, answer.headers.get("WWW-Authenticate", ""))
             answer = super().ask(method, url, headers, secret=fresh)
-        if answer.status in (401, 403) and site_of(answer.url) == self.site:
-            answer.raw.close()
-            raise self._refusal(repository)
-        return answer
+        return self.admitted(answer, lambda: self._refusal(repository))
 
     def _let_in(self, repository: str, refused: str, challenge: str) -> str:
         """The header `Authorization` that answers a challenge.
