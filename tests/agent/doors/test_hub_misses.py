@@ -15,7 +15,7 @@ import pytest
 from p2pcache.agent.app import AgentApp
 from p2pcache.io.sources.settings import SourceSettings
 from tests.agent.jobs.warm_kit import cluster
-from tests.io.sources.kit import COMMIT, Hub, Web, serving
+from tests.io.sources.kit import COMMIT, Hub, anonymous_hub
 
 BERT = {
     "model_type": "bert", "architectures": ["BertModel"], "vocab_size": 50, "hidden_size": 8, "num_hidden_layers": 0,
@@ -47,12 +47,9 @@ SAID = "['config.json', 'model.safetensors']\n"
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "none"))
-    for name in ("HF_TOKEN", "HF_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    with serving(Web()) as cdn, serving(Hub(cdn)) as one:
-        assert isinstance(one, Hub)
-        one.repo, one.lfs = dict(FILES), {"model.safetensors", "onnx/model.onnx"}
+    with anonymous_hub(
+        monkeypatch, tmp_path / "none", FILES, {"model.safetensors", "onnx/model.onnx"}
+    ) as one:
         yield one
 
 

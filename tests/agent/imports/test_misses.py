@@ -19,19 +19,14 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.sources.settings import SourceSettings
 from tests.agent.jobs.warm_kit import cluster
 from tests.agent.kit import agent, pull
-from tests.io.sources.kit import Hub, Web, serving
+from tests.io.sources.kit import Hub, anonymous_hub
 
 FILES = {"config.json": b"{}", "model.bin": bytes(range(256)) * 4000}
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    for name in ("HF_TOKEN", "HF_ENDPOINT"):
-        monkeypatch.delenv(name, raising=False)
-    with serving(Web()) as cdn, serving(Hub(cdn)) as one:
-        assert isinstance(one, Hub)
-        one.repo, one.lfs = dict(FILES), {"model.bin"}
+    with anonymous_hub(monkeypatch, tmp_path / "hf", FILES, {"model.bin"}) as one:
         yield one
 
 

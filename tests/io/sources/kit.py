@@ -7,8 +7,11 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+import pytest
 
 COMMIT = "c0" * 20
 Answer = tuple[int, dict[str, str], bytes]
@@ -160,3 +163,17 @@ def answering(server: http.server.ThreadingHTTPServer) -> Iterator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+@contextlib.contextmanager
+def anonymous_hub(
+    monkeypatch: pytest.MonkeyPatch, home: Path, repo: dict[str, bytes], lfs: set[str]
+) -> Iterator[Hub]:
+    """A hub of these files for clients that have no account; `home`: of their settings."""
+    monkeypatch.setenv("HF_HOME", str(home))
+    for name in ("HF_TOKEN", "HF_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    with serving(Web()) as cdn, serving(Hub(cdn)) as one:
+        assert isinstance(one, Hub)
+        one.repo, one.lfs = dict(repo), lfs
+        yield one
