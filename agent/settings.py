@@ -37,7 +37,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     tls_ca: str = ""
     """PEM file of the cluster's CA; several certificates in it while one CA replaces another."""
     insecure: bool = False
-    """Serve other hosts without a cluster key. Whoever reaches the port can then read every model."""
+    """Serve other hosts without a cluster key. Any host that reaches the port can then read every model."""
     client_namespaces: str = "*"
     """Namespaces that the client socket may pull from without a token, separated by commas; *: all."""
     compile_cache_namespaces: str = ""

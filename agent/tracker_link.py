@@ -3,8 +3,8 @@
 The link reconnects for ever with growing pauses. Each `Announce` contains all that the tracker must know, so a
 lost connection or a restarted tracker costs time only.
 
-The link pings a quiet tracker, and every WebSocket server answers that. What it thinks of one that doesn't answer is
-decided in `core.protocol.silence`. While a tracker is doubted the link is down for the rest of the agent.
+The link pings a quiet tracker, and every WebSocket server answers that. `core.protocol.silence` decides when to doubt
+one that doesn't answer. While a tracker is doubted the link is down for the rest of the agent.
 """
 
 import asyncio
@@ -293,7 +293,7 @@ class TrackerLink:
                 self._go_down(f"{why}; reconnecting")
 
     async def _watch(self, socket: aiohttp.ClientWebSocketResponse, alive: asyncio.Timeout) -> None:
-        """Look at the tracker until it is lost, and end `alive` then. What came meanwhile is read before each look."""
+        """Look at the tracker until it is lost, and end `alive` then. Before each look messages are read."""
         loop, sock = asyncio.get_running_loop(), socket.get_extra_info("socket")
         silence = self._silence
         while True:

@@ -35,7 +35,7 @@ class TrackerSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     tls_ca: str = ""
     """PEM file of the cluster's CA; several certificates in it while one CA replaces another."""
     insecure: bool = False
-    """Serve other hosts without a cluster key. Whoever reaches the port can then join the cluster."""
+    """Serve other hosts without a cluster key. Any host that reaches the port can then join the cluster."""
     leases_in_flight: int = LeaseSettings().in_flight
     """Chunks of one model that are read from the origin at once, over all nodes, at first and at least; where that
     doesn't keep the way to it full (its first byte is far away, one connection carries little), more do, up to 128."""

@@ -1,6 +1,6 @@
 """Other clusters' sites: models that their agents seed are brought in from there, before storage is read.
 
-A site is believed nothing. What a tag means is said by this cluster's own tracker and storage; a manifest is proved by
+A site is believed nothing. This cluster's own tracker and storage resolve tags; a manifest is proved by
 its digest, and each chunk by BLAKE3.
 """
 

@@ -75,7 +75,7 @@ class RoomMaker:
     async def evict_for(self, error: NoSpace, digest: str) -> bool:
         """Make the room that a model doesn't find; returns whether that was done.
 
-        Only what it needs goes before this returns. What should go besides follows.
+        Only what it needs goes before this returns. The rest follows later.
 
         Args:
             error: how much it lacks.

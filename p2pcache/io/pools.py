@@ -1,6 +1,6 @@
 """The threads of a daemon by purpose, so that work of one kind waits for no other kind.
 
-What one client may hold, others don't miss: where jobs are long, each client has a part of the threads. Threads of
+One client can't hold all threads: where jobs are long, each client has a part of them. Threads of
 reads of storage, of the data plane and of questions to storage are elsewhere (`io.tasks.Threads`).
 """
 

@@ -75,8 +75,8 @@ def _read(repo: OriginRepo, encoded: bytes, asked: ReadRun) -> WitnessReport:
         return WitnessReport.RIGHT
     if outcome is not Outcome.MISMATCH:
         return WitnessReport.NONE
-    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket. What was imported in
-    # place lies at a source, which this tracker doesn't read.
+    # If even the manifest is missing, this tracker itself reads an empty mount or another bucket. A model that was
+    # imported in place lies at a source, which this tracker doesn't read.
     elsewhere = not repo.has_manifest(asked.digest) or repo.sources_of(asked.digest) is not None
     return WitnessReport.NONE if elsewhere else WitnessReport.WRONG
 

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 LOOK_S = 1.0  # between two looks at the nodes
 READ_S = 30.0  # between two reads of intents and tags; what goes through us is known at once
 READ_AGAIN_S = 5.0  # after a read that failed
-# From a connection to its first list. What a list lacks a node lets go, so all that it has must have been heard.
+# From a connection to its first list. A node lets go of models that its list lacks, so it must have said all before.
 HEAR_S = 3.0
 CALM_S = 30.0  # between two reviews of what is true already: a node may have lost parts
 REST = 4.0  # times as long as the last look took, until the next one: others need the processor

@@ -139,7 +139,7 @@ class StandbyApp:
         return ws
 
     async def _keep(self, guest: Connection, request: web.Request) -> None:
-        """Let an agent wait for news. What it says is read, and of no interest."""
+        """Let an agent wait for news. Its messages are read and dropped."""
         if self._closing:
             return
         self._guests[guest] = request

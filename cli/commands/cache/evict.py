@@ -24,8 +24,8 @@ def evict(refs: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool, loaded
 
     Without REF the least valuable models go until the cache is at its low mark (cache_quota,
     cache_low), as they would by themselves above the high one. A model is worth more the oftener
-    and later it was used, and the dearer its bytes are to fetch again. What is pulled, pushed,
-    loaded, held or pinned stays (by name: exit 10), and so does a model that a process has open.
+    and later it was used, and the dearer its bytes are to fetch again. A model that is pulled,
+    pushed, loaded, held or pinned stays (by name: exit 10), and so does one that a process has open.
 
     Examples:
       p2pcache evict team/llama:v1

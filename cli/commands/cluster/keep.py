@@ -51,7 +51,7 @@ def keep(
     The tracker sees to it from now on, over its own restarts and those of nodes: it spreads the
     parts over nodes by their room, copies in different racks and sites, and makes new ones when a
     node is gone for ten minutes (`keep_grace_s` of the tracker), or is drained. Nodes read from
-    each other first, behind every pull. What is kept isn't evicted.
+    each other first, behind every pull. Kept parts aren't evicted.
 
     Without options it shows how the model stands: COPIES is the number of copies of the part that
     has the fewest, beside the number that is wanted. A tag is kept as a name: when it moves, the

@@ -16,7 +16,7 @@ def tracker(config: str | None, **flags: Any) -> int:
     """Run the cluster's tracker in the foreground.
 
     The tracker knows the members, resolves refs, and grants each chunk's read from the origin
-    to one node. What it knows is rebuilt within seconds of a restart.
+    to one node. Its knowledge is rebuilt within seconds of a restart.
 
     Examples:
       p2pcache tracker --origin s3://models

@@ -19,7 +19,7 @@ from p2pcache.io.http.client import Json
 def cancel(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
     """End a pull or a warm on this node, for all who wait for it.
 
-    They end with exit code 130. What came stays in the cache: a pull resumes there, and
+    They end with exit code 130. Chunks that came stay in the cache: a pull resumes there, and
     `p2pcache rm` frees it. It isn't a failed pull: `history` says "cancelled". For operators.
 
     Examples:

@@ -48,8 +48,8 @@ def warm(
 
     With --replicas the tracker counts the nodes that have the model or are getting it, and tells as
     many others as are missing: far apart by site and rack, those with the most free disk first. It
-    does so once. What a node loses later stays lost until the command is run again, which does no
-    harm. If there are fewer than K in the end, those that can get it do, and the exit code says why
+    does so once. A copy that a node loses later stays lost until the command is run again, which does
+    no harm. If there are fewer than K in the end, those that can get it do, and the exit code says why
     not more: 5 no space there, 8 no answer, 3 no more nodes.
 
     Examples:

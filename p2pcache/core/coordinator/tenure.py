@@ -1,9 +1,9 @@
 """Which of several trackers is active: the record of a tenure, and the decider of one contender for it.
 
-The record lies in a store that changes it by comparison (an object at the origin, a Lease of Kubernetes). Who writes
-itself into it is active for `ttl_s`, and renews it meanwhile. Another contender takes over when it has seen the same
-record for a whole `ttl_s` by its own clock, so no clock is compared with another one. The holder counts from the
-*beginning* of its write, which nobody sees before, so it stops before anybody takes over. (Gray and Cheriton 1989.)
+The record lies in a store that changes it by comparison (an object at the origin, a Lease of Kubernetes). The contender
+that writes itself into it is active for `ttl_s`, and renews it meanwhile. Another contender takes over when it has seen
+the same record for a whole `ttl_s` by its own clock, so no clock is compared with another one. The holder counts from
+the *beginning* of its write, which nobody sees before, so it stops before anybody takes over. (Gray and Cheriton 1989.)
 
 Each tenure has a greater generation than those before it. It is the tracker's epoch on the wire.
 """

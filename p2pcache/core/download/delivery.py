@@ -1,8 +1,8 @@
 """Which neighbours deliver what they claim to have.
 
 A neighbour is **doubted** if it sends nothing for as long as the data plane waits for bytes, if it refuses every
-request while nothing else comes either, or if its connections end whenever something is asked of it. What a doubted
-neighbour has doesn't count: it is asked of others, it is stuck if nobody else has it, and it may be read from the
+request while nothing else comes either, or if its connections end whenever something is asked of it. The runs of
+a doubted neighbour don't count: they are asked of others, are stuck if nobody else has them, and may be read from the
 origin. A doubted neighbour is asked for one run now and then, and is believed again when that run comes.
 """
 

@@ -36,7 +36,7 @@ class LostRuns:
 
     @property
     def covered(self) -> RunSet:
-        """Runs that somebody gives. What only members have that can't be dialled counts while no other wants it."""
+        """Runs that somebody gives. Those of members that can't be dialled count while no other wants them."""
         undialled_count = not self._book.readers.fit
         return self._roster.had_by(lambda one: one.counts or (undialled_count and not one.void))
 

@@ -48,8 +48,8 @@ class ReaderChoice:
 
         Args:
             run: which.
-            again: members waited for it in vain. What others read may be of use to nobody, so a reader that the
-                tracker could dial comes before one of which nothing is known.
+            again: members waited for it in vain. A reader that the tracker could dial comes before one of which
+                nothing is known: the latter's bytes may be of use to nobody.
         """
         best, worst = None, (True, True, True)
         for one in self._with_room(run, every=again):

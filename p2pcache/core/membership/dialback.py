@@ -88,7 +88,7 @@ class DialBacks:
         return {node for node in self._nodes if self.reach(node) is Reach.UNREACHABLE}
 
     def on_announced(self, member: Member, now: float) -> None:
-        """A member connected. What is known of it stays until it is known better, unless it has moved."""
+        """A member connected. Older knowledge of it stays until there is a newer test, unless it has moved."""
         node = member.node
         known = self._nodes.get(node)
         if known is None:

@@ -1,9 +1,10 @@
 """What a tracker orders an agent to keep, and what the agent says of it.
 
 Orders are declarative: all parts of one generation are the whole list for that agent, and replace the list before,
-whatever its generation. What isn't listed is no longer ordered; the node may evict it as any model. An agent goes by
-its last list until a whole new one is here, also over its own restart and the tracker's. A tracker sends a list after
-`Settled`, as soon as it knows what is to be kept, and again when it changes; only to agents that announced `keeps`.
+whatever its generation. A model that isn't listed is no longer ordered; the node may evict it as any model. An agent
+goes by its last list until a whole new one is here, also over its own restart and the tracker's. A tracker sends a list
+after `Settled`, as soon as it knows what is to be kept, and again when it changes; only to agents that announced
+`keeps`.
 
 Both messages are untrusted input to the other side, which checks digests, names, runs and these limits.
 """
@@ -72,7 +73,7 @@ class KeptReport(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
 
 def split(generation: int, orders: Iterable[KeepOrder]) -> list[KeepOrders]:
-    """One list as its parts; an empty list has one part. What is beyond `MAX_PARTS` is left out."""
+    """One list as its parts; an empty list has one part. Orders beyond `MAX_PARTS` are left out."""
     parts: list[list[KeepOrder]] = [[]]
     ranges = 0
     for order in _cut(orders):

@@ -1,6 +1,6 @@
 """The state of each run of one model on this node.
 
-A run is in one state. What happens to it moves it to another one:
+A run is in one state. Events move it to another one:
 
 | event         | missing   | requested | fetching | racing   | proved  |
 |---------------|-----------|-----------|----------|----------|---------|

@@ -213,7 +213,7 @@ class UploadQueue(Generic[Item]):
         return self._slots.open_count + (self._settings.queue if priority.is_waited_for else 0)
 
     def _must_make_room(self, peer: NodeId, priority: Priority) -> bool:
-        """Whether this peer had its quantum, and others were turned away. What is urgent makes room for nobody."""
+        """Whether this peer had its quantum, and others were turned away. An urgent request makes room for nobody."""
         had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
         return had_quantum and priority is Priority.USUAL and self._refusals.are_there_others(peer)
 

@@ -3,8 +3,8 @@
     FOLDER/journal.jsonl     a line for each file that is hashed, and for how much of one is durable
     FOLDER/<hex>.part        a file's bytes; <hex> is of its path
 
-Lines are written after the bytes that they speak of are durable. What was interrupted in the middle of a line counts
-as not written.
+Lines are written after the bytes that they speak of are durable. A line that was interrupted in its middle counts as
+not written.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _LOCK = "lock"
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
-    """A line of the journal. What names the bytes comes first: another validator means other bytes."""
+    """A line of the journal. The fields that name the bytes come first: another validator means other bytes."""
 
     path: str
     key: str

@@ -167,7 +167,7 @@ class Trees:
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            # A directory in a lower layer of overlayfs can't be renamed. What a crash leaves of it isn't
+            # A directory in a lower layer of overlayfs can't be renamed. A crash here leaves a tree that isn't
             # intact, and the next `publish` shows it anew.
             self._disk.remove_tree(parent, tree.entry)
         finally:

@@ -1,4 +1,4 @@
-"""How the name of a model is written: as the first push had it. What names the model is in lower case.
+"""How the name of a model is written: as the first push had it. The key of a model is in lower case.
 
 p2pcache/v1/names/<namespace>/<name>    the spelling as text, only where it has capitals
 """

@@ -1,6 +1,6 @@
 """Signing and checking, by the OpenSSF model-signing library (extra `signing`).
 
-What is signed is a statement of the library's own form: the SHA-256 of each file, and as its subject the digest of our
+A signature covers a statement of the library's own form: the SHA-256 of each file, and as its subject the digest of our
 manifest. Agents hold to the subject, which covers each chunk, before a byte comes. Everybody else can check a pulled
 directory with the library alone. The name of a directory has no slash, so a signature that the library's own command
 made of some directory never has such a subject.

@@ -1,7 +1,7 @@
 """Containers of Azure Blob Storage as source: `az://container[/prefix]`.
 
-Who we are stands where Azure's own tools have it: AZURE_STORAGE_CONNECTION_STRING, or the account's name with a key or
-a SAS token. Where there is neither, azure-identity (the extra `azure`) finds an identity of Entra ID: a service
+Credentials stand where Azure's own tools have them: AZURE_STORAGE_CONNECTION_STRING, or the account's name with a key
+or a SAS token. Where there is neither, azure-identity (the extra `azure`) finds an identity of Entra ID: a service
 principal, a workload, a managed identity, or who is logged in with the Azure CLI.
 """
 

@@ -1,8 +1,8 @@
 """Buckets of Google Cloud Storage as source: `gs://bucket[/prefix]`.
 
-Who we are is what Google's own clients find, by google-auth (the extra `gcs`): GOOGLE_APPLICATION_CREDENTIALS, what
-`gcloud auth application-default login` wrote, workload identity, the metadata server. Where they find nobody, requests
-are anonymous, as for public buckets and emulators (STORAGE_EMULATOR_HOST).
+Credentials are those that Google's own clients find, by google-auth (the extra `gcs`): GOOGLE_APPLICATION_CREDENTIALS,
+the file of `gcloud auth application-default login`, workload identity, the metadata server. Where they find nobody,
+requests are anonymous, as for public buckets and emulators (STORAGE_EMULATOR_HOST).
 """
 
 import importlib

@@ -1,6 +1,6 @@
 """Parts of a model that came from another site: each chunk waits in a file until BLAKE3 proves it into the store.
 
-What was proved leaves the waiting files at once, so the disk holds little twice. Nothing is remembered of an earlier
+Proved bytes leave the waiting files at once, so the disk holds little twice. Nothing is remembered of an earlier
 life but what the store has proved.
 """
 

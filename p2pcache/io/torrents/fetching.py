@@ -1,7 +1,7 @@
 """Downloads a torrent into a folder, where its bytes wait to be proved: a folder of strangers' bytes, no model yet.
 
-Ended and begun again, it goes on where it was. What was on disk before is proved again by the torrent's hashes at the
-end: after a power cut the notes may say more than the disk has.
+Ended and begun again, it goes on where it was. Pieces that were on disk before are proved again by the torrent's hashes
+at the end: after a power cut the notes may say more than the disk has.
 """
 
 import contextlib

@@ -61,7 +61,7 @@ class Budget:
 
 
 class HostPool:
-    """Blocks of host memory for a load. What isn't handed over yet stays below a limit."""
+    """Blocks of host memory for a load. Blocks that aren't handed over yet stay below a limit."""
 
     def __init__(self, limit_bytes: int, total_bytes: int, largest_bytes: int = 0) -> None:
         """Map the arena.
