@@ -52,6 +52,7 @@ class Keeps:
         self._looking = asyncio.Lock()
         self._fetching: set[str] = set()
         self._retry: dict[str, tuple[float, float]] = {}  # when to try again, and the pause before
+        self._drop_at: dict[str, float] = {}  # when to look again whether a model is still used
         self._write_at = -inf
         self._swept: set[str] = set()  # what a crash may have left of these is gone
 
@@ -242,13 +243,21 @@ class Keeps:
         claimed = await pools.STEPS.run(lambda: room.claimed(store, time.time(), ordered=False))
         if digest in self._downloads.in_use | self._fetching | claimed.keys():
             return
-        with contextlib.suppress(Conflict, NotFound):  # somebody uses it: at the next look
+        if self._context.now() < self._drop_at.get(digest, -inf):
+            return
+        try:
             if ours and not kept.ordered:
                 await self._downloads.evict(digest, 0.0)
             else:
                 await self._let_go(kept, model)
-            await pools.STEPS.run(store.orders.change, done._replace(shown_at=0.0))
-            log.info("kept no more: %s", kept.ref.short)
+        except (Conflict, NotFound) as error:
+            # Later: a look at all processes isn't cheap, and an engine runs for days.
+            self._drop_at[digest] = self._context.now() + AGAIN_S
+            log.debug("%s is kept no more, and stays: %s", kept.ref.short, error)
+            return
+        self._drop_at.pop(digest, None)
+        await pools.STEPS.run(store.orders.change, done._replace(shown_at=0.0))
+        log.info("kept no more: %s", kept.ref.short)
 
     async def _let_go(self, kept: KeptModel, model: ModelStore) -> None:
         runs: RunSet = kept.leaving & model.have_runs() & ~kept.ordered

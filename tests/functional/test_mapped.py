@@ -78,6 +78,7 @@ def test_a_mapped_model_through_removal_repair_and_other_pulls(
 
         # Nobody removes what a process on this machine uses.
         cluster.run("rm", "team/m:v1", code=Conflict.exit_code)
+        cluster.run("evict", "team/m:v1", code=Conflict.exit_code)
         cluster.run("prune", "--all", "--yes")
         assert tree.is_dir()
         assert holder.digest() == true

@@ -141,11 +141,11 @@ class Removal:
             own, shown = set(self._records.own_blobs(model.digest)), self.shows(model.digest)
             if shown and (who := mounted({model.digest, *own})):  # its path tells that only now
                 raise Conflict(f"model {model.digest[:12]} may be in use: {who} has it mounted")
+            if shown:  # before it is hidden: a model that stays is shown as before
+                self.refuse_used(model.digest, holes=True)
             self._unpublish(model.digest)
-            users = ModelUsers(self._blobs, self._records).of([model.digest])
-            # Only we see files that no tree shows.
-            if who := users.held.get(model.digest) or (users.unsure if shown else ""):
-                raise Conflict(f"model {model.digest[:12]} may be in use: {who}")
+            # Somebody may have opened it a moment ago. Only we see files that no tree shows.
+            self.refuse_used(model.digest, holes=shown)
             if any(blob.id in own and linked_elsewhere(self._blobs, blob) for blob in model.files):
                 raise Conflict(
                     f"model {model.digest[:12]} has hard links outside the cache (pull --link hard): "
@@ -216,6 +216,20 @@ class Removal:
         else:
             del self._unfinished[digest]
         return freed
+
+    def refuse_used(self, digest: str, *, holes: bool = False) -> None:
+        """Check that no other process of this machine has a file of a model open or mapped. It blocks.
+
+        Args:
+            digest: of the model.
+            holes: its files are to get holes, which whoever has one mapped would see. So nobody may be unseen.
+
+        Raises:
+            Conflict: a process has, or with `holes` may have.
+        """
+        users = ModelUsers(self._blobs, self._records).of([digest])
+        if who := users.held.get(digest) or (users.unsure if holes else ""):
+            raise Conflict(f"model {digest[:12]} may be in use: {who}")
 
     def _refuse_pinned(self, digest: str) -> None:
         model = self._opened.get(digest)

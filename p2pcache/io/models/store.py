@@ -42,8 +42,7 @@ from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
-from p2pcache.io.notes.kept_orders import FILE as KEPT
-from p2pcache.io.notes.kept_orders import KeptOrders
+from p2pcache.io.notes import kept_orders
 
 _NOT_NOW = (NoSpace, Busy)  # a full disk, or somebody has the records locked
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
@@ -76,7 +75,7 @@ class Store:
             self._blobs, self._records, self._manifests, self._trees, self._spare, self._writers, self._models
         )  # fmt: skip
         self._closed = False
-        self.orders = KeptOrders(root / KEPT)
+        self.orders = kept_orders.KeptOrders(root / kept_orders.FILE)
         self.node_id = cache_dir.node_id(disk, folders.root)
 
     @classmethod
@@ -369,10 +368,11 @@ class Store:
             return self.removal.remove_model(digest)
 
     def evict_model(self, digest: str, value: float = 0.0) -> int:
-        """See `Removal.evict_model`; a model without a name is removed, and what is ordered here stays."""
+        """See `Removal.evict_model`; a nameless model is removed. What is ordered, or open in a process, stays."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             if (ordered := self.orders.runs(digest)) and (model := self.get(digest)):
                 return self.removal.let_go(model, model.have_runs() & ~ordered)
+            self.removal.refuse_used(digest)
             if not self.names_of(digest):
                 return self.removal.remove_model(digest)
             return self.removal.evict_model(digest, value)

@@ -12,12 +12,14 @@ import msgspec
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.keep import keeps
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.protocol.keep_orders import KeepOrder, KeepOrders
 from p2pcache.ids import RunSet
 from tests.agent.jobs.warm_kit import cluster, get, until
 from tests.agent.kit import agent, client, make_model, pull, push
+from tests.io.host.test_file_users import holding
 
 MB = 1 << 20
 
@@ -203,6 +205,30 @@ async def test_a_whole_model_is_shown_as_by_a_warm_and_goes_when_it_is_ordered_n
         await until(lambda: not app.store.orders.all_kept())
         assert (await row(app))["remote"]
         assert not (tmp_path / "n0/models/team/m/v1").exists()
+
+
+@pytest.mark.parametrize("part", [False, True], ids=["kept no more", "kept in part"])
+async def test_a_whole_model_that_a_process_has_mapped_stays_until_that_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: bool
+) -> None:
+    """As a pod has it that mounts the models: nobody pulled it."""
+    monkeypatch.setattr(keeps, "AGAIN_S", 0.1)
+    layout = model(tmp_path)
+    tag = tmp_path / "n0/models/team/m/v1"
+    async with cluster(tmp_path, "") as (app,):
+        await tell(app, order(layout, whole=True))
+        await until((tag / "weights.bin").exists)
+        await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
+        with holding(tag / "weights.bin", "mapped"):
+            await tell(app, *[order(layout, (0, 8))] * part, generation=2)
+            for _ in range(2):
+                await asyncio.sleep(0.2)
+                await app.keeps._look()
+                assert (tag / "weights.bin").read_bytes() == (
+                    tmp_path / "m/weights.bin"
+                ).read_bytes()
+            assert has(app, layout) == span(0, layout.run_count)
+        await until(lambda: not tag.exists() and has(app, layout) == span(0, 8 * part))
 
 
 async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import contextlib
 import errno
+import mmap
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,14 @@ from p2pcache.core import bitset
 from p2pcache.core.protocol.keep_orders import KeepOrder
 from p2pcache.errors import Conflict, NoSpace, NotFound
 from p2pcache.ids import Ref
+from p2pcache.io.blobs import letting_go
 from p2pcache.io.disk.disk import Disk
+from p2pcache.io.host import file_users
 from p2pcache.io.models import room
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import Wanted
 from p2pcache.io.models.store import Store
+from tests.io.host.test_file_users import holding
 from tests.io.models.store_kit import REF, Model, open_store, read_chunk
 
 CHUNK = 1 << 20
@@ -144,23 +147,50 @@ def test_a_blob_of_another_model_stays_whole(tmp_path: Path) -> None:
         assert not (tmp_path / "cache/partial" / MODEL.layout.blobs[-1].id).exists()
 
 
-def test_a_model_in_use_stays_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["open", "mapped"])
+def test_a_model_in_use_stays_as_it_is(tmp_path: Path, how: str) -> None:
     with contextlib.closing(filled(tmp_path)) as store:
         model = MODEL.add(store)
-        path = tmp_path / "cache/models" / model.publish(REF, 1)
+        tree = tmp_path / "cache/models" / model.publish(REF, 1)
         model.pin()
         with pytest.raises(Conflict):
             store.removal.let_go(model, span(2, RUNS))
         model.unpin()
-        text = "import sys,time; f=open(sys.argv[1]); print('open', flush=True); time.sleep(30)"
-        command = [sys.executable, "-c", text, str(path / "b.bin")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as reader:
-            assert reader.stdout is not None
-            reader.stdout.readline()
-            with pytest.raises(Conflict, match="in use"):
-                store.removal.let_go(model, span(2, RUNS))
-            reader.kill()
+        with holding(tree / "b.bin", how):
+            for _ in range(2):
+                with pytest.raises(Conflict, match="in use"):
+                    store.removal.let_go(model, span(2, RUNS))
+                with pytest.raises(Conflict, match="in use"):
+                    store.evict_model(MODEL.digest)
+                MODEL.assert_tree(tree)
+                MODEL.assert_tree(tmp_path / "cache/models/team/llama/v1")
         assert model.complete
+        assert store.removal.let_go(model, span(2, RUNS)) >= (RUNS - 3) * CHUNK
+        assert not tree.exists()
+
+
+def test_where_nobody_can_say_who_has_it_mapped_no_holes_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container without the host's processes, on a file system without leases."""
+    monkeypatch.setattr(file_users, "look", lambda _: file_users.Look([], "others can't be seen"))
+    for module in (file_users, letting_go):
+        monkeypatch.setattr(module, "held_by_anybody", lambda _path, _folder: None)
+    with contextlib.closing(filled(tmp_path)) as store:
+        model = MODEL.add(store)
+        path = tmp_path / "cache/models" / model.publish(REF, 1) / "a.bin"
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        for _ in range(2):
+            with pytest.raises(Conflict, match="others can't be seen"):
+                store.removal.let_go(model, span(2, RUNS))
+            store.keep_spare()
+            assert mapped[:] == FILES["a.bin"]
+        MODEL.assert_tree(path.parent)
+        assert store.evict_model(MODEL.digest) > 0, (
+            "all of it may go: a mapped file keeps its bytes"
+        )
+        assert mapped[:] == FILES["a.bin"]
 
 
 class Refusing(Disk):
