@@ -1,12 +1,14 @@
 """The loader's benchmark: what its figures are made of, and that every contestant at hand brings the right bytes."""
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from loadtest.bench_loader import __main__ as bench_loader
+from loadtest.bench_loader import experts
 from loadtest.bench_loader.__main__ import MiB, Run, make_llama, measure, run, table
 
 
@@ -64,3 +66,12 @@ def test_anonymous_memory_stays_near_the_limit(
     assert make_llama(tmp_path, 2, layers=1) > 1.4 * (limit + 64 * MiB)
     found, _ = run("p2pcache-into", tmp_path, limit, check=False)
     assert found.anon_mib <= 24 + 64
+
+
+def test_the_layout_of_experts_comes_whole() -> None:
+    tensors = experts.layout(40)
+    assert len(tensors) == 80
+    assert all(one.end == two.start for one, two in pairwise(tensors) if one.path == two.path)
+    _, came, calls = experts.load(tensors, 0.0)
+    assert came == 80
+    assert 80 < calls < 800
