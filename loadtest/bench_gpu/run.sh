@@ -12,7 +12,11 @@ if [ -n "${GPU_OFFLINE:-}" ]; then
   for wheel in "${WHEELS:-build/gpu-wheels}"/*.whl; do
     [ -e "$wheel" ] && { "$PY" -m zipfile -e "$wheel" "$site" || exit 2; }
   done
-  export PYTHONPATH="$site:$PWD"
+  PYTHONPATH="$site:$PWD"
+  for code in "$site"/*.data/purelib "$site"/*.data/platlib; do # what pip would have moved
+    [ -e "$code" ] && PYTHONPATH="$PYTHONPATH:$code"
+  done
+  export PYTHONPATH
 fi
 # another torch than the pinned one may warn
 "$PY" -m pytest -q -rs -W default -p no:cacheprovider tests/loader/test_gpu.py

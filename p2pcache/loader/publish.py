@@ -131,5 +131,8 @@ def save_file(
             with disk_errors(f"temporary file in {folder}"):
                 library.save_file(dict(tensors), path, metadata=dict(metadata or {}) or None)
         except (RuntimeError, ValueError) as error:  # shared memory, a sparse tensor
-            raise UsageError(f"these tensors can't be saved: {error}") from error
+            why = " ".join(str(error).split())
+            raise UsageError(
+                f"these tensors can't be saved; of those that share memory (tied weights) give one: {why}"
+            ) from error
         return push(folder, ref, force=force, agent=agent)

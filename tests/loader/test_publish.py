@@ -90,5 +90,6 @@ def test_what_can_not_be_pushed(tmp_path: Path, folder: Path) -> None:
         p2pcache.push(folder, "team/m:v1", strict=True)
     shared = torch.zeros(8)
     for tensors in ({"a": shared, "b": shared}, {"a": shared, "b": np.zeros(2)}, {}, {"a": bytearray(3)}):  # fmt: skip
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError) as refused:
             p2pcache.save_file(tensors, "team/m:v1", agent=f"unix://{tmp_path}/nobody.sock")
+        assert "\n" not in str(refused.value)

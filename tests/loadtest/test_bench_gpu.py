@@ -2,6 +2,10 @@
 
 import argparse
 import json
+import os
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +126,29 @@ def test_without_a_gpu_it_says_so(
     monkeypatch.setattr("sys.argv", ["bench_gpu"])
     assert bench_gpu.main() == 2
     assert "no GPU here" in capsys.readouterr().out
+
+
+def test_carried_wheels_are_found_also_what_they_would_have_installed_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """Without a registry run.sh unpacks them, and pip's part of it isn't done: some keep their code in `.data`."""
+    root = Path(__file__).resolve().parents[2]
+    for name, place in (("plain", ""), ("moved", "moved-1.data/purelib/")):
+        with zipfile.ZipFile(tmp_path / f"{name}-1-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{place}{name}_wheel.py", "")
+    python = (
+        tmp_path / "python"
+    )  # unpacks, and instead of tests and benchmark looks for the wheels' code
+    python.write_text(
+        f'#!/bin/sh\n[ "$2" = zipfile ] && exec {sys.executable} "$@"\n'
+        f'exec {sys.executable} -c "import plain_wheel, moved_wheel"\n'
+    )
+    python.chmod(0o755)
+    environ = os.environ | {
+        "PY": str(python), "GPU_OFFLINE": "1", "WHEELS": str(tmp_path), "JSON": str(tmp_path / "out.json"),
+    }  # fmt: skip
+    script = str(root / "loadtest/bench_gpu/run.sh")
+    done = subprocess.run(
+        ["sh", script], cwd=root, env=environ, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
