@@ -59,8 +59,8 @@ class Progress:
     def _log(self, done_bytes: int, seconds: float) -> None:
         share = 100 * done_bytes / self._total_bytes if self._total_bytes else 100.0
         log.info(
-            "loading %s: %s of %s (%.0f%%), %.2f GB/s", self._model, format_bytes(done_bytes),
-            format_bytes(self._total_bytes), share, done_bytes / 1e9 / seconds,
+            "loading %s: %s of %s (%.0f%%), %s/s", self._model, format_bytes(done_bytes),
+            format_bytes(self._total_bytes), share, format_bytes(done_bytes / seconds),
         )  # fmt: skip
 
 

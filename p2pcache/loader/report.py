@@ -74,7 +74,7 @@ class LoadReport:
         )  # fmt: skip
         return (
             f"{'failed to load' if self.failed else 'loaded'} {self.model}: {counted(self.tensors, 'tensor')}, "
-            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({self.gb_per_s:.2f} GB/s)"
+            f"{format_bytes(self.bytes)} in {format_duration(self.seconds)} ({format_bytes(self.gb_per_s * 1e9)}/s)"
             f"{'; ' + unmatched if unmatched else ''}{'; from ' + shares if shares else ''}"
             f"{f'; {s.verified_chunks} chunks verified' if s.digest else ''}{self._memory()}; "
             f"waits: source {w.source_s:.1f}s, memory {w.memory_s:.1f}s, reading {w.reading_s:.1f}s, "

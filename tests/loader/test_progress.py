@@ -102,3 +102,15 @@ def test_an_empty_model_is_done() -> None:
     shown = Progress("nothing", 0, bar=False)
     shown.tick(0)
     shown.close(0)
+
+
+def test_a_line_has_the_rate_of_a_thin_link(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "p2pcache.loader")
+    clock = [100.0]
+    monkeypatch.setattr("p2pcache.loader.progress.time.monotonic", lambda: clock[0])
+    shown = Progress("team/m:v1", 24_700_000, bar=False)
+    clock[0] += progress.LINE_S
+    shown.tick(9_380_000)
+    assert caplog.records[-1].message == "loading team/m:v1: 9.38 MB of 24.7 MB (38%), 938 kB/s"

@@ -21,3 +21,8 @@ def test_names_without_a_partner() -> None:
     assert left_over([], []) == ""
     assert left_over(["x"], []) == "the model lacks 1 tensor (x)"
     assert left_over([], list("abcd")) == "the target lacks 4 tensors (a, b, c, ...)"
+
+
+def test_the_rate_of_a_thin_link_is_a_number() -> None:
+    report = LoadReport("team/m:v1", tensors=75, bytes=24_700_000, seconds=19.7)
+    assert "(1.25 MB/s)" in report.line()
