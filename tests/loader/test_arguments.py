@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 import p2pcache
 from p2pcache.errors import InvalidHeader, NotFound, UsageError
+from p2pcache.loader.memory import backend
 from p2pcache.loader.memory.backend import cuda_device
 
 SHAPE = (12, 10)
@@ -42,6 +43,31 @@ def test_a_gpu_number_beyond_the_last_is_refused(monkeypatch: pytest.MonkeyPatch
     assert cuda_device("cuda:1").index == 1
     with pytest.raises(UsageError, match="2 GPUs"):
         cuda_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("built_for", "driver", "visible", "why"),
+    [(None, True, None, "this torch is built for CPUs; install one"),
+     ("13.0", True, "", r"CUDA_VISIBLE_DEVICES='' hides all GPUs; unset it"),
+     ("13.0", False, "-1", r"CUDA_VISIBLE_DEVICES='-1' hides all GPUs; unset it"),
+     ("13.0", False, "0", "no driver of a GPU is loaded; install it, or give the container a GPU"),
+     ("13.0", True, "5", r"CUDA_VISIBLE_DEVICES='5' leaves no GPU; unset it, or name one that is here"),
+     ("13.0", True, None, "torch finds no GPU though there is a driver; nvidia-smi")],
+)  # fmt: skip
+def test_why_a_gpu_can_not_be_used(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, built_for: str | None, driver: bool,
+    visible: str | None, why: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built_for)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(backend, "_DRIVERS", (folder / ("m.safetensors" if driver else "nothing"),))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    for call in (p2pcache.load, p2pcache.iter_tensors, p2pcache.safe_open):
+        with pytest.raises(UsageError, match=f"can't be used here: {why}.*; or use device='cpu'"):
+            call(folder, device="cuda")
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])

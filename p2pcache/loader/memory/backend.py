@@ -306,6 +306,8 @@ def _no_gpu() -> str:
         return f"CUDA_VISIBLE_DEVICES={hidden!r} hides all GPUs; unset it"
     if not any(path.exists() for path in _DRIVERS):
         return "no driver of a GPU is loaded; install it, or give the container a GPU"
+    if hidden is not None:
+        return f"CUDA_VISIBLE_DEVICES={hidden!r} leaves no GPU; unset it, or name one that is here"
     return "torch finds no GPU though there is a driver; nvidia-smi or rocminfo says more"
 
 
