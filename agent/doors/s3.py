@@ -113,8 +113,11 @@ class S3Door:
     def _known(self, asked: answers.Question) -> list[answers.Listed]:
         """The objects of this cache's models."""
         found: list[answers.Listed] = []
+        head = asked.prefix.partition("/")[0]
         for ref in self._store.refs():
-            start = f"{ref.name}/{ref.tag}/"
+            if not ref.name.startswith(head.lower()):
+                continue
+            start = f"{head}{ref.name[len(head) :]}/{ref.tag}/"  # as the client writes it
             shorter = min(len(start), len(asked.prefix))
             digest = self._store.named(ref)
             if ref.namespace != asked.bucket or start[:shorter] != asked.prefix[:shorter]:

@@ -188,7 +188,7 @@ def main() -> int:
     args = parser.parse_args()
     tensors = layout(args.pairs)
     size = sum(info.nbytes for info in tensors)
-    rates = []
+    rates, calls = [], 0
     for _ in range(args.turns):
         seconds, came, calls = load(tensors, args.call_us / 1e6)
         if came != len(tensors):

@@ -101,6 +101,12 @@ async def test_listings(tmp_path: Path) -> None:
             ["tiny/v1/config.json", "tiny/v1/empty.txt", "tiny/v1/model.safetensors"], ["tiny/v1/sub/"],
         )  # fmt: skip
         assert await asked(app, lambda c: listing(c, Prefix="tiny/v9/")) == ([], [])
+        # Capitals don't matter, and keys begin as the client wrote them.
+        for prefix in ("Tiny/", "Tiny/v", "TI"):
+            keys, _ = await asked(app, lambda c, prefix=prefix: listing(c, Prefix=prefix))
+            wanted = [key for key in every if key.startswith(prefix.lower())]
+            assert keys == [prefix + key[len(prefix) :] for key in wanted]
+        assert await asked(app, lambda c: listing(c, Prefix="tiny/V1")) == ([], [])
         found = await asked(app, lambda c: [b["Name"] for b in c.list_buckets()["Buckets"]])
         assert found == ["acme", "other"]
         (digest,) = {model.digest for model in app.store.models()}
