@@ -83,7 +83,13 @@ def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
     return row | {
         "ref": str(first), "namespace": first.namespace, "name": first.name,
         "tags": [ref.tag for ref in seen], "refs": [ref.short for ref in seen],
+        "spellings": {name: text for name, text in _spellings(row) if name in {ref.full_name for ref in seen}},
     }  # fmt: skip
+
+
+def _spellings(row: dict[str, object]) -> list[tuple[str, str]]:
+    told = row.get("spellings")
+    return list(told.items()) if isinstance(told, dict) else []
 
 
 def seen_pulls(caller: Caller, rows: list[dict[str, object]]) -> list[dict[str, object]]:

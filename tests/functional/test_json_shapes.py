@@ -23,6 +23,7 @@ FREE = {
     "waited",
     "strain",
     "counters",
+    "spellings",
 }  # their keys are data
 # What a run of a minute doesn't bring about: storage in trouble, a pull stuck or among peers, a refusal.
 REPAIR = {"began_at", "ended_at"}  # nothing was missing yet

@@ -61,9 +61,9 @@ def ls(
         emit_document({"models": models})
         return
     if quiet:
-        for ref in (ref for model in models for ref in model.get("refs") or [model["ref"]]):
-            if not ref.startswith("@"):  # a model without a name: no command takes this as a ref
-                emit(clean(ref))
+        for name, tag in (each for model in models for each in _names(model)):
+            if name != "-":  # a model without a name: no command takes its ref
+                emit(clean(f"{name}:{tag}"))
         return
     rows = [
         (
@@ -160,10 +160,10 @@ def _folded(pattern: str) -> str:
 
 
 def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, tag) of each ref that names the model; ("-", "-") if none does."""
-    refs = [Ref.parse(ref) for ref in model.get("refs", ())]
+    """Return (name, tag) of each ref of the model, the name as it was pushed; ("-", "-") if it has none."""
+    refs, written = [Ref.parse(ref) for ref in model.get("refs", ())], model.get("spellings", {})
     if refs:
-        return [(ref.short.rpartition(":")[0], ref.tag) for ref in refs]
+        return [(written.get(ref.full_name, ref.full_name), ref.tag) for ref in refs]
     space, name = model["namespace"], model["name"]
     full = name if space in ("", DEFAULT_NAMESPACE) else f"{space}/{name}"
     return [(full, tag) for tag in model["tags"]] or [("-", "-")]

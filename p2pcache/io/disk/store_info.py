@@ -1,6 +1,7 @@
 """Facts of a store, as its callers and people get them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from p2pcache.ids import Ref
@@ -22,6 +23,7 @@ class ModelInfo(NamedTuple):
     remote: bool = False  # evicted: it has no bytes here, and comes back when it is pulled
     kept: str = ""  # the cluster keeps it here: "whole", or a "part" of it; "": it doesn't
     kept_as: Ref | None = None  # what the order calls it
+    spellings: Mapping[str, str] = MappingProxyType({})  # names that are written with capitals
 
     @property
     def partly_evicted(self) -> bool:
@@ -45,6 +47,7 @@ class ModelInfo(NamedTuple):
             "digest": self.digest, "bytes": self.size_bytes, "files": self.files,
             "bytes_done": self.bytes_done, "complete": self.complete, "remote": self.remote,
             "partly_evicted": self.partly_evicted, "last_used": self.last_used, "kept": self.kept,
+            "spellings": dict(self.spellings),
         }  # fmt: skip
 
 

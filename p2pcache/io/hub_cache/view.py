@@ -70,6 +70,13 @@ class HubView:
             self._disk.unlink(self._root, old)
         self._link_spelling(folder)
 
+    def spelling(self, ref: Ref) -> str:
+        """How a name is written, as far as this cache knows: `[namespace/]name`."""
+        folder = repo_folder(ref.full_name)
+        return (
+            self._spelled.get(folder, folder).partition("--")[2].replace("--", "/") or ref.full_name
+        )
+
     def show(self, ref: Ref, trees: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Show what there is of one name; without a tree nothing.
 

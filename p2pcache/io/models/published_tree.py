@@ -211,6 +211,11 @@ class Trees:
         with _view_errors(ref):
             self._view.spell(ref, spelling)
 
+    def spellings(self, refs: Iterable[Ref]) -> dict[str, str]:
+        """How names are written, by names; those in lower case aren't told."""
+        found = {ref.full_name: self._view.spelling(ref) for ref in refs}
+        return {name: written for name, written in found.items() if name != written}
+
     def list_files(self, ref: Ref, digest: str, files: Iterable[File]) -> None:
         """Tell clients of the hub view which files a model has."""
         with _view_errors(ref):

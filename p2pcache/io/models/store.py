@@ -209,11 +209,11 @@ class Store:
               asked: list[Ref]) -> ModelInfo:  # fmt: skip
         remote = row.digest in self._manifests.remote
         total = row.size_bytes if remote else sum(blobs.values())
-        opened = self._models.get(row.digest)
-        whole = opened is not None and opened.complete
+        whole = (opened := self._models.get(row.digest)) is not None and opened.complete
         done = 0 if remote else total if whole else self._blobs.done_bytes(blobs)
-        return ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
-                         tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
+        found = ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
+                          tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
+        return found._replace(spellings=self._trees.spellings(found.names))
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.api.handlers import Api
+from p2pcache.agent.api.rights import Caller, seen_model
 from p2pcache.agent.api.routes import BY_CALL, Rule
 from p2pcache.core.protocol import tokens
 from p2pcache.core.protocol.handshake import Secret
-from p2pcache.core.protocol.tokens import Scope
+from p2pcache.core.protocol.tokens import Rights, Scope
 from p2pcache.errors import UsageError
 from tests.agent.api.rights_kit import KEY, ask, guarded, over_tcp, token
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -377,3 +378,17 @@ async def test_audit_lines(
     assert refused["who"].startswith("token=nosy")
     assert refused["call"] == "POST /v1/pull"
     assert text not in caplog.text
+
+
+def test_a_model_of_several_namespaces_shows_each_caller_its_own_names() -> None:
+    row: dict[str, object] = {
+        "ref": "qwen/big:v1", "namespace": "qwen", "name": "big", "tags": ["v1", "prod"], "bytes": 7,
+        "refs": ["qwen/big:v1", "chat/bot:prod"], "spellings": {"qwen/big": "Qwen/Big", "chat/bot": "Chat/Bot"},
+    }  # fmt: skip
+    mine = Caller("token=ci", "ci", Rights(Scope.PULL, ("chat",)), "api")
+    told = seen_model(mine, row)
+    assert told == {
+        "ref": "chat/bot:prod", "namespace": "chat", "name": "bot", "tags": ["prod"], "bytes": 7,
+        "refs": ["chat/bot:prod"], "spellings": {"chat/bot": "Chat/Bot"},
+    }  # fmt: skip
+    assert seen_model(Caller("token=x", "x", Rights(Scope.PULL, ("other",)), "api"), row) == {}

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ async def test_listings(tmp_path: Path) -> None:
         assert await asked(app, lambda c: listing(c, Prefix="tiny/v9/")) == ([], [])
         # Capitals don't matter, and keys begin as the client wrote them.
         for prefix in ("Tiny/", "Tiny/v", "TI"):
-            keys, _ = await asked(app, lambda c, prefix=prefix: listing(c, Prefix=prefix))
+            keys, _ = await asked(app, partial(listing, Prefix=prefix))
             wanted = [key for key in every if key.startswith(prefix.lower())]
             assert keys == [prefix + key[len(prefix) :] for key in wanted]
         assert await asked(app, lambda c: listing(c, Prefix="tiny/V1")) == ([], [])

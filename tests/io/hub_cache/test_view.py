@@ -95,7 +95,10 @@ def test_a_name_is_shown_as_it_is_written_too(tmp_path: Path) -> None:
     assert seen(cache) == usual | {"models--Team--LLaMa": "models--team--llama"}
     store.spell(REF, "TEAM/llama")
     assert seen(cache) == usual | {"models--TEAM--llama": "models--team--llama"}
+    (told,) = store.models()
+    assert told.as_json()["spellings"] == {"team/llama": "TEAM/llama"}
     store.spell(REF, "team/llama")
+    assert store.models()[0].as_json()["spellings"] == {}
     assert seen(cache) == usual
     store.spell(REF, "Team/llama")
     store.evict_model(OLD.digest)

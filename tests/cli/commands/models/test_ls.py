@@ -43,6 +43,22 @@ def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: 
     assert [line.split()[:2] for line in lines[1:]] == [["team/llama", "v3"], ["chat", "prod"]]
 
 
+def test_names_are_shown_as_they_were_pushed(agent: FakeAgent, run: Run) -> None:
+    row = LLAMA | {
+        "ref": "qwen/qwen3-8b:main", "refs": ["qwen/qwen3-8b:main", "chat:prod"],
+        "spellings": {"qwen/qwen3-8b": "Qwen/Qwen3-8B"},
+    }  # fmt: skip
+    agent.document("GET /v1/models", {"models": [row]})
+    for pattern in ((), ("QWEN/*", "chat")):
+        lines = run("ls", *pattern, "--agent", agent.address).stdout.splitlines()
+        assert [line.split()[:2] for line in lines[1:]] == [
+            ["Qwen/Qwen3-8B", "main"],
+            ["chat", "prod"],
+        ]
+    told = run("ls", "-q", "--agent", agent.address).stdout.splitlines()
+    assert told == ["Qwen/Qwen3-8B:main", "chat:prod"]
+
+
 def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Run) -> None:
     nameless = LLAMA | {
         "ref": f"@blake3:{HEX}",
