@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,23 @@ def test_one_node_alone_without_a_tracker() -> None:
     all_complete(report)
     assert report.alpha == pytest.approx(1.0)
     assert report.eta >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("far", "eta"),
+    [
+        ({"origin_latency_s": 0.05, "rate": 125e6, "origin_rate": 125e6, "run_bytes": 1 << 20}, 0.85),
+        ({"origin_latency_s": 0.0001, "rate": 3.1e9, "origin_rate": 3.1e9, "run_bytes": 4 << 20,
+          "origin_stream": 90e6}, 0.8),
+    ],
+)  # fmt: skip
+def test_a_node_alone_has_as_many_requests_as_its_storage_needs(
+    far: dict[str, Any], eta: float
+) -> None:
+    """Storage 100 ms away, and near storage that limits each connection: 0.73 and 0.23 of the bound."""
+    report = run(Storm(nodes=1, runs=1024, tracker=False), **far)
+    all_complete(report)
+    assert report.eta >= eta
 
 
 def test_a_partition_of_ten_seconds() -> None:

@@ -6,7 +6,7 @@ from random import Random
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
-from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.origin.request_concurrency import RequestConcurrency
 from p2pcache.core.origin.readings import Readings
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
@@ -53,7 +53,7 @@ class OriginReader:
         settings: SwarmSettings, dice: Random, story: Story, pace: SwarmPace, *, tracker: bool, now: float,
     ) -> None:  # fmt: skip
         usual = settings.origin_fetches
-        self._concurrency = ReadConcurrency(usual, usual + settings.origin_ahead)
+        self._concurrency = RequestConcurrency(usual, usual + settings.origin_ahead)
         self._mine = mine
         self._book = book
         self._settings = settings
@@ -197,7 +197,8 @@ class OriginReader:
             took_s = now - reading.started
             self._by_itself.on_read_done(took_s / (reading.place + 1))
             if self._by_itself.governs and request_done:
-                self._concurrency.on_read_done(took_s, self.readings.requests + 1, flow_s, now)
+                runs, under_way = reading.place + 1, self.readings.requests + 1
+                self._concurrency.on_done(took_s, under_way, flow_s, runs, now)
             if self._by_itself.tracker_up or self._mine.leased & bit:
                 self._report.done |= bit
                 self._report.flow_s = flow_s
@@ -355,24 +356,36 @@ class OriginReader:
     @property
     def _most_requests(self) -> int:
         """How many requests may be under way without leases."""
-        return self._by_itself.max_reads(self._concurrency.limit, self._concurrency.most)
+        limit = self._concurrency.limit(self._length)
+        return self._by_itself.max_reads(limit, self._concurrency.most)
+
+    @property
+    def _length(self) -> int:
+        """Runs of one request: several where nobody else reads, a small share of what is missing."""
+        run_s = self._concurrency.run_s
+        if not self._by_itself.is_sole or not run_s:
+            return 1
+        missing = (self._mine.needed & ~self._mine.fetching).bit_count()
+        share = missing // (JOIN_SHARE * self._concurrency.least)
+        return max(1, min(self._most_joined, int(JOIN_S / run_s), share))
 
     def _read_joined(self, now: float, out: list[Command]) -> None:
-        """Nobody else reads: join consecutive runs in one request, a small share of what is missing in all."""
-        most = self._most_requests
-        if (free := most - self.readings.requests) <= 0:
+        """Nobody else reads: join consecutive runs in one request."""
+        if (free := self._most_requests - self.readings.requests) <= 0:
             return
-        share = (self._mine.needed & ~self._mine.fetching).bit_count() // (JOIN_SHARE * most)
-        quick = int(JOIN_S / self._by_itself.read_s) if self._by_itself.reads else 1
-        length = max(1, min(self._most_joined, quick, share))
-        previous, joined = -1, 0
-        for run in self._by_itself.plan_sole(self._rotten, free * length, now):
-            joined = joined + 1 if run == previous + 1 and joined < length else 1
-            if joined == 1:
-                if not free:
-                    return
-                free -= 1
-            self._fetch(run, now, out, place=joined - 1)
+        length = self._length
+        # Requests that begin together have different lengths. They would end together, and then all wait at once.
+        lengths = [-(-length * nth // free) for nth in range(free, 0, -1)]
+        previous, place, left = -1, 0, 0
+        for run in self._by_itself.plan_sole(self._rotten, sum(lengths), now):
+            if left and run == previous + 1:
+                place += 1
+            elif lengths:
+                place, left = 0, lengths.pop()
+            else:
+                return
+            left -= 1
+            self._fetch(run, now, out, place=place)
             previous = run
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:

@@ -21,9 +21,8 @@ MIN_READ_S = 1e-6  # clocks have a grain
 # Reads of several nodes that fill a link: each node asks its neighbours for seven runs beside its read.
 FILL_A_LINK = 8
 WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings while one waits: they come unevenly
-MOST_TIMES = (
-    2  # reads at once, over those that pay if reads wait for the shortest time that was seen
-)
+# Reads at once, over those that pay if reads take the shortest time that was seen.
+MOST_TIMES = 2
 PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
 
 # -- owners --
@@ -57,8 +56,10 @@ RECENT_READS = 16  # reads over which the mean goes
 # Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
-JOIN_SHARE = 8  # the missing runs divided by this are the most that requests under way hold
-# Seconds that such a request may take, as reads of late were: a run that becomes urgent may lie at the end of one.
+JOIN_SHARE = (
+    8  # the missing runs divided by this are the most that the usual number of requests holds
+)
+# Seconds for which the bytes of such a request may flow: a run that becomes urgent may lie at the end of one.
 JOIN_S = 0.5
 
 # -- isolation --

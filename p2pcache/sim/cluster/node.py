@@ -296,7 +296,7 @@ class SimNode(NodeState):
 
     def _on_fetch(self, command: commands.Fetch) -> None:
         self.world.trace(3, self.node, command.fetch, command.run)
-        self.reads.begin(command.fetch, command.run)
+        self.reads.begin(command.fetch, command.run, joined=command.joined)
 
     # -- tracker ------------------------------------------------------------------------------
 
