@@ -212,6 +212,8 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(args, *_unclassified(error))
     finally:
         _end_notes()
+        if argv is None:
+            gc.freeze()  # or Python looks through all objects once more before it ends: 0.3 s of CPU time after a pull
     return result if isinstance(result, int) else 0
 
 
