@@ -6,16 +6,14 @@ from random import Random
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
+from p2pcache.core.origin.readings import Readings, joined
 from p2pcache.core.origin.request_concurrency import RequestConcurrency
-from p2pcache.core.origin.readings import Readings
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
     CREDIT_PER_READ,
     DIALS_AT_ONCE,
     FIRST_CREDIT,
     JOIN_BYTES,
-    JOIN_S,
-    JOIN_SHARE,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
     MIN_SHARE,
@@ -361,32 +359,20 @@ class OriginReader:
 
     @property
     def _length(self) -> int:
-        """Runs of one request: several where nobody else reads, a small share of what is missing."""
-        run_s = self._concurrency.run_s
-        if not self._by_itself.is_sole or not run_s:
+        """Runs of one request: several where nobody else reads."""
+        if not self._by_itself.is_sole:
             return 1
         missing = (self._mine.needed & ~self._mine.fetching).bit_count()
-        share = missing // (JOIN_SHARE * self._concurrency.least)
-        return max(1, min(self._most_joined, int(JOIN_S / run_s), share))
+        return min(self._most_joined, self._concurrency.length(missing))
 
     def _read_joined(self, now: float, out: list[Command]) -> None:
         """Nobody else reads: join consecutive runs in one request."""
         if (free := self._most_requests - self.readings.requests) <= 0:
             return
         length = self._length
-        # Requests that begin together have different lengths. They would end together, and then all wait at once.
-        lengths = [-(-length * nth // free) for nth in range(free, 0, -1)]
-        previous, place, left = -1, 0, 0
-        for run in self._by_itself.plan_sole(self._rotten, sum(lengths), now):
-            if left and run == previous + 1:
-                place += 1
-            elif lengths:
-                place, left = 0, lengths.pop()
-            else:
-                return
-            left -= 1
+        runs = self._by_itself.plan_sole(self._rotten, free * length, now)
+        for run, place in joined(runs, length, free):
             self._fetch(run, now, out, place=place)
-            previous = run
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
         number = self.readings.begin_reading(run, place, now)

@@ -4,7 +4,7 @@ A *request* brings one run, or several consecutive ones where nobody else could 
 a `Fetch` with a number and an end of its own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
@@ -96,3 +96,27 @@ class Readings:
         assert bitset.of(runs) == fetching
         assert len({r.request for r in live}) <= most
         assert sum(self._left.values()) == len(self._by_number)
+
+
+def joined(runs: Iterable[RunIndex], length: int, requests: int) -> Iterator[tuple[RunIndex, int]]:
+    """The runs of some requests that begin now, each with its place in its request; consecutive ones are joined.
+
+    The requests have different lengths. Equal ones would end together, and then nothing flows while all wait.
+
+    Args:
+        runs: in order.
+        length: runs of one request at most.
+        requests: how many.
+    """
+    lengths = [-(-length * nth // requests) for nth in range(requests, 0, -1)]
+    previous, place, left = -1, 0, 0
+    for run in runs:
+        if left and run == previous + 1:
+            place += 1
+        elif lengths:
+            place, left = 0, lengths.pop()
+        else:
+            return
+        left -= 1
+        previous = run
+        yield run, place

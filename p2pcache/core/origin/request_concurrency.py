@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from p2pcache.core.origin.settings import MIN_READ_S, MOST_TIMES
+from p2pcache.core.origin.settings import JOIN_S, JOIN_SHARE, MIN_READ_S, MOST_TIMES
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class RequestConcurrency:
         self._rate = 0.0  # runs a second
         # Shortest means of a sample: until the first byte of a request, and from one run of it to the next.
         self._wait_s, self._flow_s = inf, inf
-        self._last_flow_s = 0.0
+        self._last_flow_s = 0.0  # of a run, in the last sample
         self._sample: _Sample | None = None
 
     def limit(self, runs: int) -> int:
@@ -49,13 +49,12 @@ class RequestConcurrency:
         held = self._rate * (self._wait_s / runs + self._flow_s)
         return min(max(self.least, round(MOST_TIMES * held)), self.most)
 
-    @property
-    def run_s(self) -> float:
-        """How long bytes of a run flow now; 0: not known."""
+    def length(self, missing: int) -> int:
+        """How many runs one request may bring, of so many that are missing: one until the first request has ended."""
         one = self._sample
-        if one is not None and one.runs:
-            return one.flowed_s / one.runs
-        return self._last_flow_s
+        run_s = one.flowed_s / one.runs if one is not None and one.runs else self._last_flow_s
+        share = missing // (JOIN_SHARE * self.least)
+        return max(1, min(int(JOIN_S / run_s), share)) if run_s else 1
 
     def on_done(self, took_s: float, under_way: int, flow_s: float, runs: int, now: float) -> None:
         """A request has ended well.
