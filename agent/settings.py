@@ -87,7 +87,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     kubernetes_site_label: str = ""
     """Without `site`: the label of the Node that says it, such as topology.kubernetes.io/zone."""
     congestion_control: str = ""
-    """TCP's congestion control between nodes: bbr where lines are long and lose packets; default: the system's."""
+    """TCP's congestion control between nodes; default: the system's, and bbr where a long line loses packets."""
     upload_bytes_per_s: int = 0
     """Cap on what is served to peers; 0: none."""
     download_bytes_per_s: int = 0

@@ -199,7 +199,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--rate", type=rate, default="50mbit", help="each link, both directions [50mbit]")
     add("--delay", default="40ms", help="a round trip between any two hosts [40ms]")
     add("--loss", type=share, default=0.0, help="share of packets that never arrive [0]")
-    add("--congestion", default="", help="TCP's congestion control between the agents [cubic]")
+    add(
+        "--congestion",
+        default="",
+        help="TCP's congestion control between the agents [cubic, bbr on losses]",
+    )
     add("--rivals", action="store_true", help="also eight flows, and a torrent over uTP")
     add("--size", type=size, default="64MiB", help="each model [64MiB: 256 chunks]")
     add("--rounds", type=count, default=3, metavar="K", help="models, each pulled twice [3]")

@@ -22,3 +22,13 @@ FEW_ASKERS = 2  # peers; with up to this many a long queue keeps nobody else wai
 # Requests among which askers are counted: those that wait at one moment are often few in a storm of many
 # (docs/lab/0018).
 LATELY = 32
+
+# -- random loss --
+
+# Segments between two looks at a line: enough for one loss in a hundred to show, and little time even where losses
+# keep a connection slow.
+WINDOW_SEGMENTS = 300
+LOSSY_SHARE = 1 / 250  # sent again; below it, cubic fills any line that a cluster is likely to have
+LOSSY_WINDOWS = 2  # in a row; the losses of one may be those of a slow start
+QUEUE_FREE = 1.25  # times the least round trip: above it a queue stands, and the line is full
+LOST_ROUND_TRIP_S = 0.005  # with a shorter round trip a lost packet costs next to nothing

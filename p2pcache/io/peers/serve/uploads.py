@@ -168,6 +168,7 @@ class Uploads:
                 with connection.writing:
                     left = self._send_all(upload)
                 connection.wait_sent()
+                connection.mind_losses()
             except TimeoutError:
                 self._inbox.post(connection.close, Outcome.STALLED, "stalled: it doesn't read")
             except OSError as error:

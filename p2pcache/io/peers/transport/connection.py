@@ -9,6 +9,7 @@ ever uses a reused descriptor.
 import asyncio
 import contextlib
 import itertools
+import logging
 import select
 import socket
 import threading
@@ -19,6 +20,7 @@ from typing import Protocol
 
 from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.random_loss import RandomLoss
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import HEADER_BYTES, Frame, Kind, reason
@@ -68,6 +70,14 @@ class ParseState:
 
 _serials = itertools.count(1)
 
+_log = logging.getLogger(__name__)
+_told_of_losses = (
+    threading.Event()
+)  # the warning is the same for all lines: once in a process is enough
+
+FOR_LOSSES = (
+    "bbr"  # the congestion control that goes by round trips and rates, and not by lost packets
+)
 FAR_S = 0.0005  # round trip from which a fresh receive buffer (128 KiB) holds less than 2 Gbit/s
 
 
@@ -117,6 +127,8 @@ class Connection:
         self.state = ParseState(limits)
         self.lowat = 1  # SO_RCVLOWAT as set now
         self._far: bool | None = None  # None: not measured yet
+        # None: the operator chose a congestion control, or the line was found to lose packets.
+        self._losses = None if limits.congestion else RandomLoss()
         self.opened_at = time.monotonic()
         self.heard = True  # bytes came since `liveness` looked last
         self.quiet_looks = 0  # of `liveness`, since it last found `heard`
@@ -256,6 +268,20 @@ class Connection:
             OSError: the connection broke.
         """
         tcp_info.wait_sent(self.sock, self.limits.stall_s)
+
+    def mind_losses(self) -> None:
+        """Change the congestion control once a long line loses packets without being full (upload threads)."""
+        if self._losses is None or not self._losses.is_lossy(tcp_info.line_counts(self.sock)):
+            return
+        self._losses = None
+        if tcp_info.use_congestion_control(self.sock, FOR_LOSSES):
+            _log.info("the line to a peer loses packets: %s goes on with it", FOR_LOSSES)
+        elif not _told_of_losses.is_set():
+            _told_of_losses.set()
+            _log.warning(
+                "the line to a peer loses packets, and TCP takes it for a full one; with %s it would be quicker: %s",
+                FOR_LOSSES, tcp_info.TO_ALLOW,
+            )  # fmt: skip
 
     def _write(self) -> bool:
         while self._rest or self._outbox:

@@ -1,6 +1,5 @@
 """Facts of a TCP connection from Linux: round trip, rate, bytes that wait in its buffers."""
 
-import contextlib
 import fcntl
 import math
 import select
@@ -8,15 +7,22 @@ import socket
 import struct
 import termios
 
+from p2pcache.core.upload.random_loss import LineCounts
 from p2pcache.errors import UsageError
 
 # Of `struct tcp_info` in <linux/tcp.h>.
 _LAST_DATA_AT = 52  # `tcpi_last_data_recv`, milliseconds ago
+_RTT_AT = 68  # `tcpi_rtt`, microseconds
+_SENT_AGAIN_AT = 100  # `tcpi_total_retrans`, segments
 _MIN_RTT_AT = 148  # `tcpi_min_rtt`, microseconds
+_SEGMENTS_AT = 156  # `tcpi_data_segs_out`
 _RATE_AT = 160  # `tcpi_delivery_rate`, bytes per second
 _INFO_BYTES = _RATE_AT + 8
 _NO_RTT = 0xFFFFFFFF
 _SIOCOUTQNSD = 0x894B  # of <linux/sockios.h>: bytes that were written and not sent
+TO_ALLOW = (
+    "as root load its module, and name it in the sysctl net.ipv4.tcp_allowed_congestion_control"
+)
 _TCP_NOTSENT_LOWAT = 25  # of <linux/tcp.h>: `socket` has it from Python 3.12 on
 
 # An upload counts as sent when no more than this waits: a few packets, or `_LITTLE_S` worth on a fast link, where
@@ -43,6 +49,15 @@ def rate(sock: socket.socket) -> int:
     """The recent delivery rate, in bytes per second; 0: not known."""
     (found,) = struct.unpack_from("=Q", _info(sock), _RATE_AT)
     return int(found)
+
+
+def line_counts(sock: socket.socket) -> LineCounts:
+    """What the kernel counted of packets and round trips; zeros: not known."""
+    info = _info(sock)
+    segments, sent_again, rtt_us = (
+        int(struct.unpack_from("=I", info, at)[0]) for at in (_SEGMENTS_AT, _SENT_AGAIN_AT, _RTT_AT)
+    )
+    return LineCounts(segments, sent_again, rtt_us * 1e-6, min_rtt_s(sock))
 
 
 def unread(fd: int) -> int:
@@ -85,10 +100,13 @@ def wait_sent(sock: socket.socket, stall_s: float) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, 0)
 
 
-def use_congestion_control(sock: socket.socket, name: str) -> None:
-    """Set TCP's congestion control of a connection; what isn't TCP, or isn't allowed, stays as it is."""
-    with contextlib.suppress(OSError):
+def use_congestion_control(sock: socket.socket, name: str) -> bool:
+    """Set TCP's congestion control of a connection; False: it isn't TCP, or this one isn't allowed, and all stays."""
+    try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+    except OSError:
+        return False
+    return True
 
 
 def check_congestion_control(name: str) -> None:
@@ -102,8 +120,7 @@ def check_congestion_control(name: str) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
         except OSError as error:
             raise UsageError(
-                f"TCP's congestion control {name!r} can't be used here: {error.strerror}; as root load its module, "
-                "and name it in the sysctl net.ipv4.tcp_allowed_congestion_control"
+                f"TCP's congestion control {name!r} can't be used here: {error.strerror}; {TO_ALLOW}"
             ) from None
 
 
