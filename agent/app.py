@@ -202,7 +202,7 @@ class AgentApp:
         oci_door = oci.OciDoor(self.store, models, misses.registry_url)
         self._doors = [
             Door("hf_listen", RULE, hub.HubDoor(models), hub.token_of),
-            Door("s3_listen", RULE, s3.S3Door(self.store, models), s3.token_of),
+            Door("s3_listen", RULE, s3.S3Door(self.store, models, settings.s3_domain), s3.token_of),
             Door("oci_listen", RULE, oci_door, oci.token_of),
             Door("torrent_http_listen", RULE, torrent_door, torrent.token_of, self.seeds.rights),
         ]

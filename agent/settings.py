@@ -50,6 +50,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """HOST:PORT for clients of the Hugging Face hub (HF_ENDPOINT), read-only; default: no such door. Plain HTTP."""
     s3_listen: str = ""
     """HOST:PORT for S3 clients (AWS_ENDPOINT_URL), read-only; default: no such door. Plain HTTP."""
+    s3_domain: str = "localhost"
+    """Name of the S3 door before which a bucket may stand as part of the host: team.localhost."""
     oci_listen: str = ""
     """HOST:PORT for clients of an OCI registry, read-only; default: no such door. Plain HTTP."""
     torrent_listen: str = ""

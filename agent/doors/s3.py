@@ -1,8 +1,8 @@
 """The S3 door: unmodified S3 clients read models through this agent, while chunks arrive.
 
-A namespace is a bucket, and `name/tag/path` a key; `name/@HEX/path` names a model by its digest. Nothing can be
-written. Signatures aren't checked: on loopback every local user may read, elsewhere a client's session token
-(`AWS_SESSION_TOKEN`) is a token of this cluster.
+A namespace is a bucket, and `name/tag/path` a key; `name/@HEX/path` names a model by its digest. The bucket stands in
+the path, or in the host name before `s3_domain`. Nothing can be written. Signatures aren't checked: on loopback every
+local user may read, elsewhere a client's session token (`AWS_SESSION_TOKEN`) is a token of this cluster.
 """
 
 import binascii
@@ -31,6 +31,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # A model's files never change, so one date for all is right, and `aws s3 sync` copies nothing twice.
 MODIFIED = datetime(2020, 1, 1, tzinfo=UTC)
+# Questions about a bucket that aren't a listing.
+_ASPECTS = {"acl", "cors", "encryption", "lifecycle", "logging", "notification", "object-lock", "policy", "replication",
+            "requestPayment", "tagging", "uploads", "versioning", "versions", "website"}  # fmt: skip
 _KEY = re.compile(r"([^/]+)/([^/]+)/(.*)", re.DOTALL)
 _MODIFIED_XML = MODIFIED.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
@@ -60,18 +63,36 @@ def token_of(request: web.Request) -> str:
 class S3Door:
     """The handlers of the S3 door."""
 
-    def __init__(self, store: Store, models: ModelDoor) -> None:
+    def __init__(self, store: Store, models: ModelDoor, domain: str) -> None:
+        """Answer for the models of a cache; `domain`: in a host name a bucket stands before it."""
         self._store = store
         self._models = models
+        self._suffix = f".{domain.lower()}"
 
     def application(self, gate: Any) -> web.Application:
         """The door as an application, behind a gate's middleware."""
         app = server.make_app(_s3_errors, gate)
-        app.router.add_get("/", self.get_buckets)
-        app.router.add_get("/{bucket}", self.get_bucket)
-        app.router.add_get("/{bucket}/", self.get_bucket)
-        app.router.add_get("/{bucket}/{key:.+}", self.get_object)
+        app.router.add_get("/{path:.*}", self.get_anything)
         return app
+
+    async def get_anything(self, request: web.Request) -> web.StreamResponse:
+        """Answer for all buckets, for one, or for an object."""
+        name, key = self._bucket_and_key(request)
+        if not name:
+            return await self.get_buckets(request)
+        bucket = _checked(request, name)
+        if not key:
+            return await self.get_bucket(request, bucket)
+        return await self.get_object(request, bucket, key)
+
+    def _bucket_and_key(self, request: web.Request) -> tuple[str, str]:
+        """What a URL names; "" for what isn't there."""
+        path = request.match_info["path"]
+        host = re.sub(r":\d*$", "", request.host).lower()
+        if host.endswith(self._suffix):
+            return host.removesuffix(self._suffix), path
+        bucket, _, key = path.partition("/")
+        return bucket, key
 
     async def get_buckets(self, request: web.Request) -> web.Response:
         """`ListBuckets`: the namespaces of this cache's models."""
@@ -80,17 +101,14 @@ class S3Door:
         names = {ref.namespace for ref in refs if caller.sees(ref.namespace)}
         return answers.buckets(sorted(names), _MODIFIED_XML)
 
-    async def get_bucket(self, request: web.Request) -> web.Response:
-        """`ListObjectsV2`, `HeadBucket` and `GetBucketLocation`."""
-        bucket = self._bucket(request)
+    async def get_bucket(self, request: web.Request, bucket: str) -> web.Response:
+        """`ListObjectsV2`, `ListObjects`, `HeadBucket` and `GetBucketLocation`."""
         if request.method == "HEAD":
             return web.Response(headers={"x-amz-bucket-region": "us-east-1"})
         if "location" in request.query:
             return answers.xml("LocationConstraint", "")
-        if request.query.get("list-type") != "2":
-            return answers.error(
-                "NotImplemented", "this door knows ListObjectsV2, HeadObject and GetObject", 501
-            )
+        if _ASPECTS & request.query.keys():
+            return answers.error("NotImplemented", "this door lists objects, and reads them", 501)
         asked = _question(bucket, request)
         place = _place(bucket, asked.prefix)
         if place is not None:
@@ -129,9 +147,8 @@ class S3Door:
                 ]
         return sorted(one for one in found if one.key.startswith(asked.prefix))
 
-    async def get_object(self, request: web.Request) -> web.StreamResponse:
+    async def get_object(self, request: web.Request, bucket: str, key: str) -> web.StreamResponse:
         """`HeadObject` and `GetObject`, whole or a range; bytes that aren't here yet are waited for."""
-        bucket, key = self._bucket(request), request.match_info["key"]
         place = _place(bucket, key)
         if place is None:
             raise _NoSuch("NoSuchKey", f"no key {key[:200]!r}: keys are name/tag/path")
@@ -162,27 +179,30 @@ class S3Door:
             return answer
         return answers.error("InvalidRange", f"the object has {file.size} bytes", 416)
 
-    def _bucket(self, request: web.Request) -> str:
-        """The bucket of a URL, if the caller may read it.
 
-        Raises:
-            Denied: it may not.
-            _NoSuch: no namespace can be called so.
-        """
-        bucket = request.match_info["bucket"]
-        try:
-            namespace = Ref.parse(f"{bucket}/x").namespace
-        except UsageError:
-            raise _NoSuch("NoSuchBucket", f"no namespace can be called {bucket[:100]!r}") from None
-        request[CALLER].need(Scope.PULL, namespace, f"{request.method} s3://{bucket}")
-        return namespace
+def _checked(request: web.Request, bucket: str) -> str:
+    """The namespace that a bucket is, if the caller may read it.
+
+    Raises:
+        Denied: it may not.
+        _NoSuch: no namespace can be called so.
+    """
+    try:
+        namespace = Ref.parse(f"{bucket}/x").namespace
+    except UsageError:
+        raise _NoSuch("NoSuchBucket", f"no namespace can be called {bucket[:100]!r}") from None
+    request[CALLER].need(Scope.PULL, namespace, f"{request.method} s3://{bucket}")
+    return namespace
 
 
 def _question(bucket: str, request: web.Request) -> answers.Question:
     query = request.query
+    first = query.get("list-type") != "2"
     most, token = query.get("max-keys", str(answers.MAX_KEYS)), query.get("continuation-token", "")
     try:
-        after = bytes.fromhex(token).decode() if token else query.get("start-after", "")
+        after = query.get("marker" if first else "start-after", "")
+        if token and not first:
+            after = bytes.fromhex(token).decode()
         count = int(most) if most.isascii() and len(most) < 10 else -1
     except (ValueError, binascii.Error):
         raise UsageError("max-keys or continuation-token makes no sense") from None
@@ -190,7 +210,7 @@ def _question(bucket: str, request: web.Request) -> answers.Question:
         raise UsageError("max-keys: expected a number")
     return answers.Question(
         bucket, query.get("prefix", ""), query.get("delimiter", ""), after, min(count, answers.MAX_KEYS),
-        query.get("encoding-type") == "url",
+        query.get("encoding-type") == "url", first,
     )  # fmt: skip
 
 

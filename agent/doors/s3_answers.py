@@ -22,7 +22,7 @@ class Listed(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What `ListObjectsV2` asks."""
+    """What `ListObjectsV2` or `ListObjects` asks."""
 
     bucket: str
     prefix: str
@@ -30,6 +30,7 @@ class Question(NamedTuple):
     after: str  # keys and common prefixes up to this one were given already
     most: int
     url_encoded: bool
+    first: bool  # `ListObjects`, of version 1: the next page is asked for by a name
 
 
 def xml(root: str, body: str, status: int = 200) -> web.Response:
@@ -58,7 +59,7 @@ def buckets(names: Iterable[str], created: str) -> web.Response:
 
 
 def page(asked: Question, objects: Iterable[Listed]) -> web.Response:
-    """One page of `ListObjectsV2`.
+    """One page of a listing.
 
     Args:
         asked: the question.
@@ -73,8 +74,8 @@ def page(asked: Question, objects: Iterable[Listed]) -> web.Response:
 
     body = [
         _element("Name", asked.bucket), _element("Prefix", name(asked.prefix)),
-        _element("KeyCount", str(len(rows))), _element("MaxKeys", str(asked.most)),
-        _element("IsTruncated", "true" if more else "false"),
+        _element("MaxKeys", str(asked.most)), _element("IsTruncated", "true" if more else "false"),
+        _element("Marker", name(asked.after)) if asked.first else _element("KeyCount", str(len(rows))),
     ]  # fmt: skip
     if asked.delimiter:
         body.append(_element("Delimiter", name(asked.delimiter)))
@@ -82,8 +83,11 @@ def page(asked: Question, objects: Iterable[Listed]) -> web.Response:
         body.append(_element("EncodingType", "url"))
     if more and rows:
         last = rows[-1]
-        token = last if isinstance(last, str) else last.key
-        body.append(_element("NextContinuationToken", token.encode().hex()))
+        after = last if isinstance(last, str) else last.key
+        body.append(
+            _element("NextMarker", name(after)) if asked.first
+            else _element("NextContinuationToken", after.encode().hex())
+        )  # fmt: skip
     for row in rows:
         if isinstance(row, str):
             body.append(f"<CommonPrefixes>{_element('Prefix', name(row))}</CommonPrefixes>")

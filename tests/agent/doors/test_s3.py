@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -34,15 +35,24 @@ door = door_of("s3_listen")
 
 
 async def asked(
-    app: AgentApp, question: Callable[[Any], Any], session_token: str | None = None
+    app: AgentApp,
+    question: Callable[[Any], Any],
+    session_token: str | None = None,
+    *,
+    host: str = "127.0.0.1",
 ) -> Any:
-    """What a botocore client gets, on a thread since it blocks; of a failure its code."""
+    """What a botocore client gets, on a thread since it blocks; of a failure its code.
+
+    At a host that has a name the client puts the bucket before it.
+    """
+    port = app.listeners.door_addresses["s3_listen"].rpartition(":")[2]
+    style = "path" if host == "127.0.0.1" else "virtual"
 
     def ask() -> Any:
         client = Session().create_client(
-            "s3", region_name="us-east-1", endpoint_url=f"http://{app.listeners.door_addresses['s3_listen']}",
+            "s3", region_name="us-east-1", endpoint_url=f"http://{host}:{port}",
             aws_access_key_id="any", aws_secret_access_key="thing", aws_session_token=session_token,
-            config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 0}),
+            config=Config(s3={"addressing_style": style}, retries={"max_attempts": 0}),
         )  # fmt: skip
         try:
             return question(client)
@@ -114,6 +124,63 @@ async def test_listings(tmp_path: Path) -> None:
         assert (await asked(app, lambda c: listing(c, Prefix=f"tiny/@{digest}/")))[0] == [
             f"tiny/@{digest}/{path}" for path in sorted(FILES)
         ]
+
+
+# A port on loopback may be called by no other name than localhost.
+@pytest.mark.parametrize(
+    ("host", "more"),
+    [("localhost", {}), ("s3.test", {"s3_domain": "s3.test", "s3_listen": "0.0.0.0:0"})],
+)
+async def test_a_bucket_may_stand_in_the_host_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, more: dict[str, str]
+) -> None:
+    for ref in ("acme/tiny:v1", "other/x:v1"):
+        push(tmp_path / "origin", make_model(tmp_path / "m", FILES), ref)
+    found, hosts = socket.getaddrinfo, set[Any]()
+
+    def getaddrinfo(name: Any, *words: Any, **more: Any) -> Any:
+        hosts.add(name)
+        return found("127.0.0.1" if str(name).endswith(host) else name, *words, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    key = write_key(tmp_path / "token.key")
+    session_token = token(Scope.PULL, "acme")
+    async with door(tmp_path, client_namespaces="acme", token_key_file=key, **more) as app:
+
+        def read(client: Any) -> dict[str, bytes]:
+            keys, _ = listing(client, Prefix="tiny/v1/")
+            client.head_bucket(Bucket="acme")
+            return {key: client.get_object(Bucket="acme", Key=key)["Body"].read() for key in keys}
+
+        got = await asked(app, read, session_token, host=host)
+        assert got == {f"tiny/v1/{path}": data for path, data in FILES.items()}
+        assert f"acme.{host}" in hosts
+        refused = await asked(
+            app, lambda c: c.get_object(Bucket="other", Key="x/v1/config.json"), session_token,
+            host=host,
+        )  # fmt: skip
+        assert refused == "AccessDenied"
+
+
+async def test_a_listing_of_version_1(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    async with door(tmp_path) as app:
+
+        def listed(client: Any, **more: Any) -> list[str]:
+            pages = client.get_paginator("list_objects").paginate(
+                Bucket="acme", Prefix="tiny/v1/", PaginationConfig={"PageSize": 1}, **more
+            )
+            rows = [(p.get("Contents", []), p.get("CommonPrefixes", [])) for p in pages]
+            return [
+                one.get("Key", one.get("Prefix")) for both in rows for kind in both for one in kind
+            ]
+
+        assert await asked(app, listed) == sorted(f"tiny/v1/{path}" for path in FILES)
+        assert await asked(app, lambda c: listed(c, Delimiter="/")) == [
+            "tiny/v1/config.json", "tiny/v1/empty.txt", "tiny/v1/model.safetensors", "tiny/v1/sub/",
+        ]  # fmt: skip
+        acl = await asked(app, lambda c: c.get_bucket_acl(Bucket="acme"))
+        assert acl == "NotImplemented"
 
 
 async def test_heads_ranges_and_conditions(tmp_path: Path) -> None:
