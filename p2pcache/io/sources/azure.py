@@ -25,7 +25,7 @@ from p2pcache.errors import NotAllowed, NotFound, OriginChanged, OriginUnavailab
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown
+from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, length_of, shown
 from p2pcache.io.sources.settings import SourceSettings
 
 VERSION = "2021-08-06"  # of Azure's protocol
@@ -111,11 +111,11 @@ class AzureReader(SourceReader):
         answer.raw.close()
         if answer.status == 404:
             raise NotFound(f"{where} doesn't exist")
-        size = answer.headers.get("Content-Length", "")
-        if answer.status != 200 or not size.isdigit():
+        size = length_of(answer.headers)
+        if answer.status != 200 or size is None:
             raise OriginUnavailable(f"{where}: the store answers {answer.status}")
         tag = _validator(answer.headers.get("ETag", ""))
-        return SourceFile(key.rpartition("/")[2], key, int(size), tag)
+        return SourceFile(key.rpartition("/")[2], key, size, tag)
 
     def _url_of(self, key: str) -> str:
         return f"{self._base}/{quote(self._prefix + key)}"

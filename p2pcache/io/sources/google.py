@@ -21,7 +21,8 @@ from p2pcache.errors import NotAllowed, NotFound, OriginUnavailable, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown, site_of
+from p2pcache.io.sources.guarded_connections import site_of
+from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown
 from p2pcache.io.sources.settings import SourceSettings
 
 ENDPOINT = "https://storage.googleapis.com"

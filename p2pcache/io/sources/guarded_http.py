@@ -7,7 +7,6 @@ named server alone. Redirects from https to http are refused.
 
 import base64
 import contextlib
-import ipaddress
 import netrc
 import os
 import socket
@@ -18,8 +17,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 import urllib3
-from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import HTTPError, SSLError
 
 from p2pcache.core.format.source_record import CHANGED
@@ -35,89 +32,38 @@ from p2pcache.io import redaction
 from p2pcache.io.origins.base import Body, OriginSettings
 from p2pcache.io.origins.causes import causes, one_line
 from p2pcache.io.origins.s3.body import S3Body
+from p2pcache.io.sources import guarded_connections
+from p2pcache.io.sources.guarded_connections import (
+    Guard,
+    RefusedAddress,
+    guard_connections,
+    in_time,
+    site_of,
+)
 
 MAX_REDIRECTS = 5  # hubs and mirrors use two
-MAX_URL_CHARS = 8192  # a signed URL of a cloud has some 1,500
+SMALL_BODY_BYTES = 65536  # of a redirect: it is read, and the connection stays
 SMALL_S = 120.0  # of a small answer: 300 KB/s for the longest list of files
 FOREIGN = (HTTPError, OSError, ValueError)
 _REDIRECTS = (301, 302, 303, 307, 308)
-_PORTS = {"http": 80, "https": 443}
 
 
-class Site(NamedTuple):
-    """What credentials are for: a scheme, a host and a port."""
-
-    scheme: str
-    host: str
-    port: int
-
-
-def site_of(url: str) -> Site:
-    """The site of a URL.
-
-    Raises:
-        UsageError: it isn't one of http or https.
-    """
-    try:
-        parts = urlsplit(url)
-        scheme, host, port = parts.scheme, parts.hostname, parts.port
-    except ValueError:
-        scheme, host, port = "", None, None
-    if len(url) > MAX_URL_CHARS or not host or scheme not in _PORTS:
-        raise UsageError(f"not an http or https URL: {one_line(url)!a}")
-    return Site(scheme, host, port or _PORTS[scheme])
+def _drop_body(raw: Any) -> None:
+    """Be done with an answer whose body doesn't matter; the connection stays if little is left."""
+    sock = getattr(raw.connection, "sock", None)
+    length = length_of(raw.headers)
+    if sock is not None and length is not None and length <= SMALL_BODY_BYTES:
+        with contextlib.suppress(TimeoutError), in_time(sock, guarded_connections.HEAD_S):
+            raw.drain_conn()
+    else:
+        raw.close()
+    raw.release_conn()
 
 
-class _Refused(Exception):
-    """An address that mustn't be connected to. No error of urllib3's, so that nothing retries it."""
-
-
-class _Guard:
-    """Which addresses may be connected to."""
-
-    def __init__(self, own: Site, *, private: bool) -> None:
-        self._own = own
-        self._private = private
-
-    def allowed(self, host: str, port: int) -> str:
-        """An address of a host that may be connected to.
-
-        Raises:
-            _Refused: there is none.
-            OSError: the name can't be resolved.
-        """
-        own = (host, port) == self._own[1:]
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for _, _, _, _, (address, *_rest) in found:
-            if self._good(str(address), own=own, literal=str(address) == host):
-                return str(address)
-        raise _Refused(f"{host} is a private, loopback or link-local address")
-
-    def _good(self, text: str, *, own: bool, literal: bool) -> bool:
-        address: ipaddress.IPv4Address | ipaddress.IPv6Address
-        address = ipaddress.ip_address(text.partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if address.is_link_local:  # there clouds hand out credentials
-            return own and literal
-        return own or self._private or (address.is_global and not address.is_multicast)
-
-
-def _guarded(kind: Any, guard: _Guard) -> Any:
-    """A class of connections that ask the guard before they connect."""
-
-    class Guarded(kind):  # type: ignore[misc]
-        _dns_host: str  # what urllib3 connects to; `host` is what it asks for
-
-        def _new_conn(self) -> socket.socket:
-            name = self._dns_host
-            try:
-                self._dns_host = guard.allowed(self.host, self.port)
-                made: socket.socket = super()._new_conn()
-                return made
-            finally:
-                self._dns_host = name
-
-    return Guarded
+def length_of(headers: Mapping[str, str]) -> int | None:
+    """What an answer says of its body's length; None: nothing that makes sense."""
+    text = headers.get("Content-Length", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 class Answer(NamedTuple):
@@ -157,19 +103,13 @@ class GuardedHttp:
             raise UsageError("a password in a URL ends up in logs; put it into ~/.netrc")
         limits = OriginSettings() if limits is None else limits
         self._secret = _authorization(self.site.host, bearer)
-        guard = _Guard(self.site, private=private)
+        guard = Guard(self.site, private=private)
         self._pools = urllib3.PoolManager(
             maxsize=limits.pool, retries=False,
             timeout=urllib3.Timeout(connect=limits.connect_timeout_s, read=limits.read_timeout_s),
             headers={"Accept-Encoding": "identity", "User-Agent": "p2pcache"},
         )  # fmt: skip
-        http = type(
-            "_Http", (HTTPConnectionPool,), {"ConnectionCls": _guarded(HTTPConnection, guard)}
-        )
-        https = type(
-            "_Https", (HTTPSConnectionPool,), {"ConnectionCls": _guarded(HTTPSConnection, guard)}
-        )
-        self._pools.pool_classes_by_scheme = {"http": http, "https": https}
+        guard_connections(self._pools, guard)
 
     def ask(
         self,
@@ -206,8 +146,7 @@ class GuardedHttp:
             place = raw.headers.get("Location")
             if raw.status not in _REDIRECTS or not place:
                 return Answer(url, raw.status, raw.headers, raw, first)
-            raw.drain_conn() if int(raw.headers.get("Content-Length") or 0) < 65536 else raw.close()
-            raw.release_conn()
+            _drop_body(raw)
             target = joined(url, place)
             if site.scheme == "https" and site_of(target).scheme == "http":
                 raise NotAllowed(f"{shown(url)} redirects from https to http; that isn't followed")
@@ -293,7 +232,7 @@ class GuardedHttp:
             return self._pools.request(
                 method, url, headers=headers, redirect=False, preload_content=False, retries=False
             )
-        except _Refused as error:
+        except RefusedAddress as error:
             raise NotAllowed(
                 f"{shown(url)}: {error}, where sources may not lead; if it is meant, set private = true in the "
                 "section of this source"
@@ -352,9 +291,8 @@ def failure(error: Exception, url: str) -> P2PCacheError:
 def _check_range(answer: Answer, start: int, length: int, size: int) -> None:
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise UsageError(f"{shown(answer.url)} is sent compressed; turn that off for model files")
-    came = answer.headers.get("Content-Length")
     if answer.status == 200:
-        if start or came is None or int(came) != length:
+        if start or length_of(answer.headers) != length:
             raise UsageError(f"{shown(answer.url)}: the server ignores ranges; p2pcache needs them")
         return
     unit, _, rest = answer.headers.get("Content-Range", "").partition(" ")

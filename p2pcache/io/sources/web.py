@@ -18,7 +18,7 @@ from p2pcache.core.format.source_record import check_source_key
 from p2pcache.errors import InvalidManifest, NotFound, UsageError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import GuardedHttp, refusal, shown
+from p2pcache.io.sources.guarded_http import GuardedHttp, length_of, refusal, shown
 from p2pcache.io.sources.settings import SourceSettings
 
 MAX_LIST_BYTES = 32 * MiB  # 100,000 lines of 300 bytes
@@ -105,10 +105,10 @@ class WebReader(SourceReader):
             raise refusal(answer)
         if urlsplit(answer.url).path.endswith("/"):
             return None
-        size = answer.headers.get("Content-Length", "")
-        if not size.isdigit():
+        size = length_of(answer.headers)
+        if size is None:
             raise UsageError(f"{shown(url)}: the server doesn't say its size")
-        return SourceFile("", key, int(size), _validator(answer.headers), bytes.fromhex(sha256))
+        return SourceFile("", key, size, _validator(answer.headers), bytes.fromhex(sha256))
 
     def _of_list(self, place: str) -> Iterator[SourceFile]:
         check_source_key(place)

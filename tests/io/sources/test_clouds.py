@@ -19,7 +19,7 @@ from loadtest.kit import clouds
 from p2pcache.errors import NotAllowed, OriginChanged, P2PCacheError, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.sources.base import SourceFile
-from p2pcache.io.sources.guarded_http import site_of
+from p2pcache.io.sources.guarded_connections import site_of
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.sources.kit import Answer, Web, serving

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from p2pcache.errors import (
 from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.imports.importing import Importing
 from p2pcache.io.sources.base import SourceFile, checked
-from p2pcache.io.sources.guarded_http import Site, _Guard
+from p2pcache.io.sources.guarded_connections import Guard, Site
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.sources.kit import COMMIT, Answer, Hub, Web, serving
@@ -92,7 +91,7 @@ def to(place: str) -> Answer:
 def test_which_addresses_may_be_connected_to(
     address: str, own: bool, literal: bool, private: bool, good: bool
 ) -> None:
-    guard = _Guard(Site("http", "h", 80), private=private)
+    guard = Guard(Site("http", "h", 80), private=private)
     assert guard._good(address, own=own, literal=literal) is good
 
 
@@ -269,29 +268,69 @@ def test_bytes_that_are_not_those_of_the_stated_sha256(web: Web, tmp_path: Path)
     folder.close()
 
 
-def test_a_list_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each byte comes in time, but the answer never ends."""
-    monkeypatch.setattr("p2pcache.io.sources.guarded_http.SMALL_S", 0.2)
+@contextlib.contextmanager
+def sending(head: bytes, piece: bytes = b"") -> Iterator[str]:
+    """The URL of a server that answers one request with this head, and then with pieces for ever."""
+    over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(10)
 
-        def trickle() -> None:
+        def serve() -> None:
             with contextlib.suppress(OSError):
                 flow, _ = listener.accept()
                 with flow:
                     flow.recv(65536)
-                    flow.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000\r\n\r\n")
-                    while True:
-                        flow.sendall(b"x" * 70_000)
-                        time.sleep(0.02)
+                    flow.sendall(head)
+                    while piece and not over.wait(0.02):
+                        flow.sendall(piece)
 
-        thread = threading.Thread(target=trickle)
+        thread = threading.Thread(target=serve)
         thread.start()
-        source = source_of(f"http://127.0.0.1:{listener.getsockname()[1]}")
-        with pytest.raises(OriginUnavailable, match="didn't end in 0 s"):
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(0.5)
+        alive = thread.is_alive()
+        over.set()
+        thread.join(10)
+        assert not alive, "the connection was kept"
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (HEAD + b"Content-Length: 100000000\r\n\r\n", b"x" * 70_000),
+        (b"", b"H"),  # a status line without an end
+        (HEAD + b"X-Long: ", b"y"),
+        (b"HTTP/1.1 302 Found\r\nLocation: //127.0.0.2/b\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nz\r\n"),
+        (b"HTTP/1.1 302 Found\r\nLocation: //127.0.0.2/b\r\nContent-Length: 60000\r\n\r\n", b"z"),
+    ],
+    ids=["body", "status", "header", "endless redirect", "slow redirect"],
+)  # fmt: skip
+def test_an_answer_that_trickles_ends(
+    monkeypatch: pytest.MonkeyPatch, head: bytes, piece: bytes
+) -> None:
+    """Each byte comes in time, but there is no end."""
+    monkeypatch.setattr("p2pcache.io.sources.guarded_http.SMALL_S", 0.2)
+    monkeypatch.setattr("p2pcache.io.sources.guarded_connections.HEAD_S", 0.2)
+    with sending(head, piece) as url:
+        source = source_of(url)
+        redirects = b"Location" in head
+        with pytest.raises(NotAllowed if redirects else OriginUnavailable):
             source.files("m/SHA256SUMS")
         source.close()
-        thread.join(10)
-        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("length", ["x", "-5", "1e9", "\u00b2", "9" * 5000])
+def test_lengths_that_are_none(length: str) -> None:
+    for head in ("HTTP/1.1 302 Found\r\nLocation: http://127.0.0.2/b", "HTTP/1.1 200 OK"):
+        with sending(f"{head}\r\nContent-Length: {length}\r\n\r\n".encode("latin-1")) as url:
+            source = source_of(url)
+            with pytest.raises(P2PCacheError) as caught:
+                read(source, SourceFile("a", "a", 100), 0, 10)
+            assert type(caught.value) is not P2PCacheError
+            source.close()
 
 
 def test_at_most_so_many_files() -> None:

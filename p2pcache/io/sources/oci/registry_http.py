@@ -14,7 +14,8 @@ import msgspec
 from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import OriginSettings
-from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown, site_of
+from p2pcache.io.sources.guarded_connections import site_of
+from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, shown
 from p2pcache.io.sources.oci.logins import Login, find_login
 
 MAX_TOKEN_BYTES = 64 << 10  # a token of a large cloud has some 4 KB
