@@ -17,7 +17,7 @@ from p2pcache.agent.api.gate import CALLER, bearer_token
 from p2pcache.agent.doors import hub_answers as answers
 from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
 from p2pcache.core.protocol.tokens import Scope
-from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
@@ -68,6 +68,7 @@ class HubDoor:
                 (f"/api/models/{repo}/tree/{{revision}}", self.get_tree),
                 (f"/api/models/{repo}/tree/{{revision}}/{{path:.+}}", self.get_tree),
                 (f"/api/models/{repo}/refs", self.get_refs),
+                (f"/api/models/{repo}/commits/{{revision}}", self.get_commits),
                 (f"/{repo}/resolve/{{revision}}/{{path:.+}}", self.get_file),
             ):
                 app.router.add_get(path, handler)
@@ -107,8 +108,7 @@ class HubDoor:
         wanted = await self._wanted(request)
         paths = await _asked_paths(request)
         model = await self._open(wanted)
-        found = [model.files[path] for path in paths if path in model.files]
-        return server.json_response([answers.file_entry(file) for file in found])
+        return server.json_response(answers.entries(model.files, paths))
 
     async def get_refs(self, request: web.Request) -> web.Response:
         """The tags of a model that this cache knows."""
@@ -118,6 +118,11 @@ class HubDoor:
             model = await self._open(wanted)
             known = {wanted.ref.tag: model.layout.digest}
         return server.json_response(answers.refs(revisions(known)))
+
+    async def get_commits(self, request: web.Request) -> web.Response:
+        """The one commit that a revision means: a model has no history."""
+        model = await self._open(await self._wanted(request))
+        return server.json_response([answers.commit(model.layout.digest, model.ref.short)])
 
     async def get_file(self, request: web.Request) -> web.StreamResponse:
         """A file's head or bytes, of which each is proved; those that aren't here yet are waited for."""
@@ -233,10 +238,13 @@ async def _hub_errors(request: web.Request, handler: Handler) -> web.StreamRespo
         return _error(404, str(error), headers)
     except Busy:
         raise
-    except web.HTTPNotFound:
-        return _error(404, f"this door has no {request.path[:200]}; it only reads models", {})
-    except web.HTTPMethodNotAllowed:
+    except (web.HTTPNotFound, web.HTTPMethodNotAllowed):
+        if request.method in ("GET", "HEAD"):
+            return _error(404, f"this door has no {request.path[:200]}; it only reads models", {})
         return _error(405, "this door only reads; push with p2pcache push", {})
+    except NotAllowed as error:
+        # Of any other refusal the clients say that the network may be down.
+        return _error(server.status_of(error), str(error), {"X-Error-Code": "GatedRepo"})
     except P2PCacheError as error:
         return _error(server.status_of(error), str(error), {})
 

@@ -4,7 +4,8 @@ A model's commit is the first 40 digits of its manifest's digest. A file's ETag 
 has it, as on the hub; else the id of its blob.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from p2pcache.core.format.manifest import File
 from p2pcache.io.hub_cache.layout import commit_of
@@ -56,7 +57,7 @@ def tree(files: Iterable[File], folder: str, *, recursive: bool) -> list[dict[st
     """
     prefix = f"{folder}/" if folder else ""
     folders: dict[str, None] = {}
-    entries: list[dict[str, object]] = []
+    found: list[dict[str, object]] = []
     for file in files:
         if not file.path.startswith(prefix):
             continue
@@ -64,9 +65,31 @@ def tree(files: Iterable[File], folder: str, *, recursive: bool) -> list[dict[st
         below = range(1, len(inside)) if recursive else range(1, min(2, len(inside)))
         folders |= dict.fromkeys(prefix + "/".join(inside[:end]) for end in below)
         if recursive or len(inside) == 1:
-            entries.append(file_entry(file))
-    entries += [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in folders]
-    return sorted(entries, key=lambda entry: str(entry["path"]))
+            found.append(file_entry(file))
+    found += [_folder_entry(path) for path in folders]
+    return sorted(found, key=lambda entry: str(entry["path"]))
+
+
+def entries(files: Mapping[str, File], paths: Iterable[str]) -> list[dict[str, object]]:
+    """The entries of these paths, of files and folders; those that aren't there are left out."""
+    wanted = [path.strip("/") for path in paths]
+    folders = {path[: m.start()] for path in files for m in re.finditer("/", path)} & set(wanted)
+    return [
+        file_entry(files[path]) if path in files else _folder_entry(path)
+        for path in wanted if path in files or path in folders
+    ]  # fmt: skip
+
+
+def _folder_entry(path: str) -> dict[str, object]:
+    return {"type": "directory", "path": path, "size": 0, "oid": "0" * 40}
+
+
+def commit(digest: str, title: str) -> dict[str, object]:
+    """An entry of `GET /api/models/REPO/commits/REVISION`. Nobody knows who made a model, or when."""
+    return {
+        "id": commit_of(digest), "title": title, "message": "", "authors": [],
+        "date": "1970-01-01T00:00:00.000Z",
+    }  # fmt: skip
 
 
 def refs(revisions: dict[str, str]) -> dict[str, object]:

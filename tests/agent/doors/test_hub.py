@@ -34,8 +34,9 @@ FILES = {
 CLIENT = """
 import json, sys
 from pathlib import Path
-from huggingface_hub import HfApi, hf_hub_download, snapshot_download
-from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError, RevisionNotFoundError
+from huggingface_hub import HfApi, HfFileSystem, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError)
 """
 
 
@@ -107,7 +108,9 @@ print(api.file_exists("acme/tiny", "config.json"), api.file_exists("acme/tiny", 
 print(sorted(api.list_repo_files("acme/tiny")))
 print([branch.name for branch in api.list_repo_refs("acme/tiny").branches])
 print([(one.path, getattr(one, "size", None)) for one in api.list_repo_tree("acme/tiny", "sub/dir")])
-print([one.path for one in api.get_paths_info("acme/tiny", ["config.json", "none"])])
+print([one.path for one in api.get_paths_info("acme/tiny", ["config.json", "none", "sub/dir"])])
+print([(one.commit_id == api.model_info("acme/tiny").sha, one.title) for one in api.list_repo_commits("acme/tiny")])
+print(HfFileSystem().isdir("acme/tiny/sub"))
 print(sum(s.size for s in api.model_info("acme/tiny", files_metadata=True).siblings))
 """
     async with door(tmp_path) as app:
@@ -121,8 +124,8 @@ print(sum(s.size for s in api.model_info("acme/tiny", files_metadata=True).sibli
     assert said[1] == "True False False True False"
     assert said[2] == str(sorted(FILES))
     assert said[3:] == [
-        "['latest', 'main', 'v1']", "[('sub/dir/vocab \u00fc.txt', 8)]", "['config.json']",
-        str(sum(map(len, FILES.values()))),
+        "['latest', 'main', 'v1']", "[('sub/dir/vocab \u00fc.txt', 8)]", "['config.json', 'sub/dir']",
+        "[(True, 'acme/tiny:latest')]", "True", str(sum(map(len, FILES.values()))),
     ]  # fmt: skip
 
 
@@ -214,6 +217,29 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
 async def _whole(session: aiohttp.ClientSession, url: str) -> bytes:
     async with session.get(url) as answer:
         return await answer.read()
+
+
+async def test_what_one_may_not_read_is_gated(tmp_path: Path) -> None:
+    """The client says so, and why, instead of doubting the network."""
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "secret/tiny:latest")
+    code = """
+def kind(call, **more):
+    try:
+        return call("secret/tiny", **more)
+    except Exception as error:
+        return f"{type(error).__name__} {'the right to pull' in str(error)}"
+print(kind(hf_hub_download, filename="config.json"), kind(snapshot_download), kind(HfApi().model_info))
+for call in (lambda: HfApi().create_repo("acme/new"),
+             lambda: HfApi().upload_file(path_or_fileobj=b"x", path_in_repo="a", repo_id="secret/tiny")):
+    try:
+        call()
+    except HfHubHTTPError as error:
+        print(error.response.status_code, "push with p2pcache push" in error.server_message)
+"""
+    more = {"client_namespaces": "acme", "token_key_file": write_key(tmp_path / "token.key")}
+    async with door(tmp_path, **more) as app:
+        said = (await hub_client(app, tmp_path, code)).splitlines()
+    assert said == [" ".join(["GatedRepoError True"] * 3), "405 True", "405 True"]
 
 
 async def test_other_namespaces_and_writes_are_refused(tmp_path: Path) -> None:
