@@ -19,15 +19,22 @@ from p2pcache.ids import Ref, spelled
 @click.command(cls=Command)
 @click.argument("ref", type=REF)
 @click.option(
-    "--key", metavar="FILE", type=FILE, required=True,
+    "--key", metavar="FILE", type=FILE,
     help="The private key: PEM, on the curve P-256, P-384 or P-521, without a password.",
 )  # fmt: skip
+@click.option(
+    "--signature",
+    metavar="FILE",
+    type=FILE,
+    help="Sign nothing: store what `show --signature` printed elsewhere. No model is needed here.",
+)
 @certificate_options
 @quiet_option
 @client_options("origin", "tracker", "cache_dir", "linger_s")
 def sign(
-    ref: str, key: str, certificate: str | None, chain: tuple[str, ...], quiet: bool, loaded: Loaded
-) -> None:
+    ref: str, key: str | None, signature: str | None, certificate: str | None, chain: tuple[str, ...],
+    quiet: bool, loaded: Loaded,
+) -> None:  # fmt: skip
     """Sign a model, and store the signature beside its manifest.
 
     The model is pulled first: what is signed is what its files are, and the digest that covers every
@@ -37,8 +44,45 @@ def sign(
     Examples:
       openssl ecparam -name prime256v1 -genkey -noout -out team.key
       p2pcache sign team/llama:v3 --key team.key
+      p2pcache sign team/llama@blake3:HEX --signature llama.sig
     """
     wanted = Ref.parse(ref)
+    if key is not None and signature is None:
+        digest = _sign(wanted, key, certificate, chain, quiet, loaded)
+    elif signature is not None and key is None and not (certificate or chain):
+        digest = _store(wanted, Path(signature), loaded)
+    else:
+        raise click.UsageError(
+            "name the --key to sign with, maybe with its --certificate, or a --signature to store"
+        )
+    emit(f"{spelled(ref)}:{wanted.tag}@blake3:{digest}")
+
+
+def _store(wanted: Ref, file: Path, loaded: Loaded) -> str:
+    """Store signatures that were made elsewhere; returns the digest that they are of."""
+    from p2pcache.io.signatures.in_origin import MAX_BYTES, check_subject
+
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFound(f"no signature file {file}") from None
+    bundles = data.decode("ascii", "replace").splitlines()
+    if len(data) > MAX_BYTES or not bundles:
+        raise click.UsageError(f"{file} isn't what `p2pcache show --signature` prints")
+    with cache_or_agent(loaded) as cache:
+        digest = wanted.digest or str(cache.model(str(wanted))["digest"])
+        for bundle in bundles:
+            check_subject(bundle, digest)
+        for bundle in reversed(bundles):  # the latest comes first, and is to be the latest again
+            cache.store_signature(str(wanted), digest, bundle)
+    return digest
+
+
+def _sign(
+    wanted: Ref, key: str, certificate: str | None, chain: tuple[str, ...], quiet: bool, loaded: Loaded
+) -> str:  # fmt: skip
+    """Sign what the model's files are; returns its digest."""
     signer = signer_of(key, certificate, chain)
     reporter = make_reporter(f"pulling {wanted}", as_json=False, quiet=quiet)
     options = PullOptions(False, (), (), False, "", 0.0, 0)
@@ -57,7 +101,7 @@ def sign(
         from p2pcache.io.signatures.library import sign as sign_with
 
         cache.store_signature(str(wanted), digest, sign_with(digest, found, signer))
-    emit(f"{spelled(ref)}:{wanted.tag}@blake3:{digest}")
+    return digest
 
 
 def _sha256(tree: Path) -> dict[str, bytes]:

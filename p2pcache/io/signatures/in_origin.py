@@ -3,6 +3,9 @@
 Each namespace has its own, so that whoever may push to one can't take away the signatures of another.
 """
 
+import base64
+import json
+
 from p2pcache.errors import Conflict, NotFound, UsageError
 from p2pcache.io.origins.base import ABSENT, NoContainer
 from p2pcache.io.origins.repo import ROOT, OriginRepo
@@ -25,6 +28,29 @@ def check_bundle(bundle: str) -> None:
         )
     if not bundle.startswith("{") or "\n" in bundle or "\r" in bundle or not bundle.isascii():
         raise UsageError("not a signature: expected a Sigstore bundle, which is JSON on one line")
+
+
+def subject_of(digest: str) -> str:
+    """What a signature of a model names: its manifest."""
+    return f"p2pcache/blake3/{digest}"
+
+
+def check_subject(bundle: str, digest: str) -> None:
+    """Refuse a bundle that says itself that it is of something else; nothing is proved.
+
+    Raises:
+        UsageError: it does, or it isn't a signature.
+    """
+    check_bundle(bundle)
+    try:
+        payload = json.loads(base64.b64decode(json.loads(bundle)["dsseEnvelope"]["payload"]))
+        names = [str(one["name"]) for one in payload["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise UsageError("not a signature: expected a Sigstore bundle of a statement") from None
+    if subject_of(digest) not in names:
+        raise UsageError(
+            f"the signature is of {', '.join(names)[:200]}, not of blake3:{digest[:12]}"
+        )
 
 
 def read_signatures(repo: OriginRepo, namespace: str, digest: str) -> list[str]:

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, UsageError
-from p2pcache.io.signatures.in_origin import check_bundle
+from p2pcache.io.signatures.in_origin import check_bundle, subject_of
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest
@@ -173,7 +173,7 @@ def _statement(digest: str, sha256: Mapping[str, bytes] | None) -> "Manifest":
         for path, value in (sha256 or {}).items()
         if PurePosixPath(path).parts[0] not in _IGNORED
     ]
-    return Statement(f"p2pcache/blake3/{digest}", items, kind)
+    return Statement(subject_of(digest), items, kind)
 
 
 def _digest(value: bytes) -> Any:

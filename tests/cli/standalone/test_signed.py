@@ -32,6 +32,31 @@ def test_what_the_command_signs_the_library_checks(run: Run, model: Path, tmp_pa
     assert len(document["signatures"]) == 2  # each signature has dice of its own
 
 
+def test_a_signature_comes_to_a_site_before_its_model(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    private, _ = make_key(tmp_path)
+    run("sign", "team/m:v1", "--key", private)
+    run("sign", "team/m:v1", "--key", private)
+    digest = Path(run("pull", "team/m:v1").stdout.strip()).name[1:]
+    shown = run("show", "team/m:v1", "--signature").stdout
+    file = tmp_path / "m.sig"
+    file.write_text(shown)
+    far = ("--origin", (tmp_path / "far").as_uri())
+    (tmp_path / "far").mkdir()
+    other = run("sign", f"team/m@blake3:{'0' * 64}", "--signature", file, *far)
+    assert other.exit_code == 1
+    assert "not of blake3:000000000000" in str(other.exception)
+    said = run("sign", f"team/m@blake3:{digest}", "--signature", file, *far)
+    assert said.exit_code == 0, said.exception
+    document = run("show", f"team/m@blake3:{digest}", "--signature", *far)
+    assert document.stdout == shown
+    assert run("sign", "team/m:v1", "--signature", file).exit_code == 0  # known already
+    for wrong in (b"", b"{}\n", b"\xff\xff\n", b'{"dsseEnvelope": {"payload": "e30="}}\n'):
+        file.write_bytes(wrong)
+        assert run("sign", "team/m:v1", "--signature", file).exit_code
+
+
 def test_a_push_can_sign(run: Run, model: Path, tmp_path: Path) -> None:
     key, certificate, authority = make_certificates(tmp_path, "ours")
     how = ("--sign", key, "--certificate", certificate, "--chain", authority)
@@ -57,7 +82,8 @@ def test_a_manifest_that_lies_about_a_sha256_isnt_signed(
 @pytest.mark.parametrize(
     "words",
     [("verify", "m", "--signature"), ("verify", "m", "--key", "x"), ("push", ".", "m", "--certificate", "x"),
-     ("sign", "m"), ("sign", "m", "--key", "x", "--chain", "y")],
+     ("sign", "m"), ("sign", "m", "--key", "x", "--chain", "y"), ("sign", "m", "--key", "x", "--signature", "y"),
+     ("sign", "m", "--signature", "x", "--certificate", "y")],
 )  # fmt: skip
 def test_options_that_make_no_sense_alone(run: Run, words: tuple[str, ...]) -> None:
     assert run(*words).exit_code == 2
