@@ -84,7 +84,7 @@ class GuardedHttp:
         url: str,
         *,
         private: bool = False,
-        bearer: str = "",
+        secret: str = "",
         limits: OriginSettings | None = None,
     ) -> None:
         """No request is sent yet.
@@ -92,7 +92,7 @@ class GuardedHttp:
         Args:
             url: of the site that the operator named; its path doesn't count.
             private: redirects may lead to private addresses and to this host; never to link-local ones.
-            bearer: token for this site alone; without one netrc is looked at.
+            secret: the header `Authorization`, for this site alone.
             limits: times and connections.
 
         Raises:
@@ -102,7 +102,7 @@ class GuardedHttp:
         if "@" in urlsplit(url).netloc:
             raise UsageError("a password in a URL ends up in logs; put it into ~/.netrc")
         limits = OriginSettings() if limits is None else limits
-        self._secret = _authorization(self.site.host, bearer)
+        self._secret = secret
         guard = Guard(self.site, private=private)
         self._pools = urllib3.PoolManager(
             maxsize=limits.pool, retries=False,
@@ -301,10 +301,18 @@ def _check_range(answer: Answer, start: int, length: int, size: int) -> None:
         raise OriginChanged(f"{shown(answer.url)} has another size: it {CHANGED}")
 
 
-def _authorization(host: str, bearer: str) -> str:
-    if bearer:
-        redaction.keep(bearer)
-        return f"Bearer {bearer}"
+def bearer(token: str) -> str:
+    """The header `Authorization` with a token; "": there is none."""
+    redaction.keep(token)
+    return f"Bearer {token}" if token else ""
+
+
+def login_of_netrc(host: str) -> str:
+    """The header `Authorization` with the login that the user's netrc has for a host; "": it has none.
+
+    Raises:
+        UsageError: the file can't be read.
+    """
     path = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     try:
         known = netrc.netrc(str(path)).authenticators(host)

@@ -21,7 +21,7 @@ from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.causes import one_line
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, joined, shown
+from p2pcache.io.sources.guarded_http import Answer, GuardedHttp, bearer, joined, shown
 from p2pcache.io.sources.settings import SourceSettings
 
 ENDPOINT = "https://huggingface.co"
@@ -70,7 +70,7 @@ class HubReader(SourceReader):
         self._endpoint = (settings.endpoint or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip(
             "/"
         )
-        self._http = GuardedHttp(self._endpoint, private=settings.private, bearer=_token())
+        self._http = GuardedHttp(self._endpoint, private=settings.private, secret=bearer(_token()))
 
     def files(self, place: str) -> Iterator[SourceFile]:
         """As `SourceReader.files`; `place` is a repository and a revision."""

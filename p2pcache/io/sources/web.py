@@ -18,7 +18,14 @@ from p2pcache.core.format.source_record import check_source_key
 from p2pcache.errors import InvalidManifest, NotFound, UsageError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile, SourceReader, changed
-from p2pcache.io.sources.guarded_http import GuardedHttp, length_of, refusal, shown
+from p2pcache.io.sources.guarded_connections import site_of
+from p2pcache.io.sources.guarded_http import (
+    GuardedHttp,
+    length_of,
+    login_of_netrc,
+    refusal,
+    shown,
+)
 from p2pcache.io.sources.settings import SourceSettings
 
 MAX_LIST_BYTES = 32 * MiB  # 100,000 lines of 300 bytes
@@ -54,7 +61,8 @@ class WebReader(SourceReader):
         parts = urlsplit(settings.url)
         if parts.query or parts.fragment:
             raise UsageError(f"the URL of a source has no query: {shown(settings.url)}")
-        self._http = GuardedHttp(settings.url, private=settings.private)
+        login = login_of_netrc(site_of(settings.url).host)
+        self._http = GuardedHttp(settings.url, private=settings.private, secret=login)
         self.url = settings.url.rstrip("/")
 
     def files(self, place: str) -> Iterator[SourceFile]:

@@ -150,6 +150,14 @@ def test_a_hubs_token_and_its_files(hub: Hub, monkeypatch: pytest.MonkeyPatch) -
     assert hub.cdn.seen
 
 
+def test_a_hub_gets_no_login_of_netrc(hub: Hub, tmp_path: Path) -> None:
+    """Its credentials are its own; one for another server on the same host is no business of it."""
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login somebody password hush\n")
+    (tmp_path / "netrc").chmod(0o600)
+    assert source_of("hf://", endpoint=hub.url, private=True).files("org/model@v1/x")
+    assert not [1 for _, _, headers in hub.seen if "authorization" in headers]
+
+
 def test_the_stand_in_is_a_hub_for_the_hubs_own_client(hub: Hub, tmp_path: Path) -> None:
     code = "from huggingface_hub import snapshot_download as s; print(s('org/model'), end='')"
     env = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf"), "PATH": os.environ["PATH"]}
