@@ -16,7 +16,7 @@ from p2pcache.core.upload.settings import (
 )
 
 
-class LineCounts(NamedTuple):
+class LossSample(NamedTuple):
     """What the kernel counted on one connection since it was opened."""
 
     segments: int  # sent with payload
@@ -33,7 +33,7 @@ class RandomLoss:
         self._segments = self._sent_again = 0  # as the present window began
         self._windows = 0  # lossy ones in a row
 
-    def is_lossy(self, counts: LineCounts) -> bool:
+    def is_lossy(self, counts: LossSample) -> bool:
         """Whether the line lost packets without being full, some windows in a row.
 
         Args:

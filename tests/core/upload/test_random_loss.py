@@ -1,6 +1,6 @@
 """Losses of a line that isn't full."""
 
-from p2pcache.core.upload.random_loss import LineCounts, RandomLoss
+from p2pcache.core.upload.random_loss import LossSample, RandomLoss
 from p2pcache.core.upload.settings import WINDOW_SEGMENTS
 
 
@@ -9,7 +9,7 @@ def looks(share: float, rtt_s: float, min_rtt_s: float = 0.04, windows: int = 6)
     watch = RandomLoss()
     return [
         watch.is_lossy(
-            LineCounts(n * WINDOW_SEGMENTS, round(n * WINDOW_SEGMENTS * share), rtt_s, min_rtt_s)
+            LossSample(n * WINDOW_SEGMENTS, round(n * WINDOW_SEGMENTS * share), rtt_s, min_rtt_s)
         )
         for n in range(1, windows + 1)
     ]
@@ -33,7 +33,7 @@ def test_the_losses_of_a_slow_start_say_nothing() -> None:
     watch = RandomLoss()
     lost = 100
     found = [
-        watch.is_lossy(LineCounts(n * WINDOW_SEGMENTS, lost, 0.041, 0.04)) for n in range(1, 10)
+        watch.is_lossy(LossSample(n * WINDOW_SEGMENTS, lost, 0.041, 0.04)) for n in range(1, 10)
     ]
     assert not any(found)
 
@@ -42,6 +42,6 @@ def test_small_uploads_are_counted_together() -> None:
     watch = RandomLoss()
     step = WINDOW_SEGMENTS // 10
     found = [
-        watch.is_lossy(LineCounts(n * step, n * step // 100, 0.041, 0.04)) for n in range(1, 40)
+        watch.is_lossy(LossSample(n * step, n * step // 100, 0.041, 0.04)) for n in range(1, 40)
     ]
     assert found.index(True) == 19

@@ -271,7 +271,7 @@ class Connection:
 
     def mind_losses(self) -> None:
         """Change the congestion control once a long line loses packets without being full (upload threads)."""
-        if self._losses is None or not self._losses.is_lossy(tcp_info.line_counts(self.sock)):
+        if self._losses is None or not self._losses.is_lossy(tcp_info.loss_sample(self.sock)):
             return
         self._losses = None
         if tcp_info.use_congestion_control(self.sock, FOR_LOSSES):

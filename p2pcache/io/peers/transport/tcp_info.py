@@ -7,7 +7,7 @@ import socket
 import struct
 import termios
 
-from p2pcache.core.upload.random_loss import LineCounts
+from p2pcache.core.upload.random_loss import LossSample
 from p2pcache.errors import UsageError
 
 # Of `struct tcp_info` in <linux/tcp.h>.
@@ -51,13 +51,13 @@ def rate(sock: socket.socket) -> int:
     return int(found)
 
 
-def line_counts(sock: socket.socket) -> LineCounts:
+def loss_sample(sock: socket.socket) -> LossSample:
     """What the kernel counted of packets and round trips; zeros: not known."""
     info = _info(sock)
     segments, sent_again, rtt_us = (
         int(struct.unpack_from("=I", info, at)[0]) for at in (_SEGMENTS_AT, _SENT_AGAIN_AT, _RTT_AT)
     )
-    return LineCounts(segments, sent_again, rtt_us * 1e-6, min_rtt_s(sock))
+    return LossSample(segments, sent_again, rtt_us * 1e-6, min_rtt_s(sock))
 
 
 def unread(fd: int) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from p2pcache.core.upload.random_loss import LineCounts
+from p2pcache.core.upload.random_loss import LossSample
 from p2pcache.core.upload.settings import LOSSY_WINDOWS, WINDOW_SEGMENTS
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.transport import connection as connections
@@ -35,15 +35,15 @@ def used(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     sent = iter(range(1, 100))
     found: list[str] = []
 
-    def counts(_: socket.socket) -> LineCounts:
+    def counts(_: socket.socket) -> LossSample:
         segments = next(sent) * WINDOW_SEGMENTS
-        return LineCounts(segments, segments // 100, 0.041, 0.04)
+        return LossSample(segments, segments // 100, 0.041, 0.04)
 
     def use(_: socket.socket, name: str) -> bool:
         found.append(name)
         return True
 
-    monkeypatch.setattr(tcp_info, "line_counts", counts)
+    monkeypatch.setattr(tcp_info, "loss_sample", counts)
     monkeypatch.setattr(tcp_info, "use_congestion_control", use)
     monkeypatch.setattr(connections, "_told_of_losses", threading.Event())
     return found
@@ -90,7 +90,7 @@ def test_the_kernel_counts_segments_and_round_trips(pair: Pair) -> None:
             sent += one.send(bytes(1 << 18))
         except BlockingIOError:
             read += len(other.recv(1 << 20))
-    counts = tcp_info.line_counts(one)
+    counts = tcp_info.loss_sample(one)
     assert 50 < counts.segments <= sent
     assert counts.sent_again <= counts.segments / 10
     assert 0 < counts.min_rtt_s <= counts.rtt_s < 1
