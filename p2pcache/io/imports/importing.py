@@ -28,7 +28,9 @@ from p2pcache.io.sources.source import Source
 READERS = 8  # files at once: one connection to storage is slow, and hubs dislike more
 PIECE_BYTES = 1 * MiB  # received, hashed and written at once
 SLOW_S = 300.0  # for a piece: a source that sends 3.5 KB/s would hold the others up for days
-DURABLE_BYTES = 256 * MiB  # read again at most, of each file, after a kill
+# What a kill costs at most, of each file: so many bytes, or what comes in so long from a slow source.
+DURABLE_BYTES = 256 * MiB
+DURABLE_S = 10.0
 
 
 class Progress(NamedTuple):
@@ -137,7 +139,7 @@ class Importing:
         self._count(offset, 0)
         if offset == file.size:
             return
-        noted = offset
+        noted, noted_at = offset, time.monotonic()
         with self._source.open_file(file, offset, file.size - offset, self._stopped) as body:
             while offset < file.size:
                 view = piece[: min(len(piece), file.size - offset)]
@@ -147,10 +149,11 @@ class Importing:
                     _write(fd, view, offset)
                 offset += len(view)
                 self._count(len(view), len(view))
-                if fd is not None and offset - noted >= DURABLE_BYTES and offset < file.size:
+                due = offset - noted >= DURABLE_BYTES or time.monotonic() - noted_at >= DURABLE_S
+                if fd is not None and due and offset < file.size:
                     _sync(fd)
                     self._folder.on_durable(file, offset)
-                    noted = offset
+                    noted, noted_at = offset, time.monotonic()
         if fd is not None:
             _sync(fd)
 

@@ -82,11 +82,16 @@ def ranges(web: Web, path: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(
+    ("keep", "limit"),
+    [(True, {"DURABLE_BYTES": 1 * MiB}), (True, {"DURABLE_S": 0.0}), (False, {})],
+    ids=["bytes", "time", "nothing kept"],
+)
 def test_a_failed_import_goes_on_with_what_it_lacks(
-    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keep: bool, limit: dict[str, float]
 ) -> None:
-    monkeypatch.setattr(importing, "DURABLE_BYTES", 1 * MiB)
+    for name, value in limit.items():
+        monkeypatch.setattr(importing, name, value)
     source = Source("s", SourceSettings(url=web.url))
     source._policy.retry_for_s = 0.0
     files = source.files("m/all.list")
