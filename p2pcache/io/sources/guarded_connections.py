@@ -1,12 +1,7 @@
 """Connections to servers of others: only to allowed addresses, and with a time limit for each answer's head."""
 
-import contextlib
-import errno
 import ipaddress
-import os
 import socket
-import threading
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,6 +10,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 
 from p2pcache.errors import UsageError
+from p2pcache.io.http.time_limit import in_time
 from p2pcache.io.origins.causes import one_line
 
 MAX_URL_CHARS = 8192  # a signed URL of a cloud has some 1,500
@@ -109,30 +105,3 @@ def _guarded(kind: Any, guard: Guard) -> Any:
                 self._dns_host = name
 
     return Guarded
-
-
-@contextlib.contextmanager
-def in_time(sock: socket.socket | None, seconds: float) -> Iterator[None]:
-    """Break a connection that is still read after so long. Its own limit is for each byte.
-
-    Raises:
-        TimeoutError: it was broken.
-    """
-    over = threading.Event()
-
-    def break_off() -> None:
-        over.set()
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(sock, socket.SHUT_RDWR)  # type: ignore[arg-type] # also of a TLS one
-
-    timer = threading.Timer(seconds, break_off)
-    timer.daemon = True
-    if sock is not None:
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        # What came is cut off somewhere, and a head without its end may look like a whole one.
-        if over.is_set():
-            raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))

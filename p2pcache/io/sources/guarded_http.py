@@ -29,6 +29,7 @@ from p2pcache.errors import (
     UsageError,
 )
 from p2pcache.io import redaction
+from p2pcache.io.http.time_limit import in_time
 from p2pcache.io.origins.base import Body, OriginSettings
 from p2pcache.io.origins.causes import causes, one_line
 from p2pcache.io.origins.s3.body import S3Body
@@ -37,7 +38,6 @@ from p2pcache.io.sources.guarded_connections import (
     Guard,
     RefusedAddress,
     guard_connections,
-    in_time,
     site_of,
 )
 

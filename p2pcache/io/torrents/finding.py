@@ -26,6 +26,7 @@ from p2pcache.errors import (
     RemoteProtocolError,
     Unreachable,
 )
+from p2pcache.io.http.time_limit import in_time
 from p2pcache.io.torrents.library import libtorrent, limit_process
 from p2pcache.io.torrents.making import write_whole
 from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES, read_metainfo
@@ -107,7 +108,9 @@ def _get(site: str, path: str, most: int) -> tuple[bytes, str]:
             connection.connect()
             address = str(connection.sock.getpeername()[0])
             connection.request("GET", path, headers={"Connection": "close"})
-            with connection.getresponse() as answer:
+            with in_time(connection.sock, WHOLE_S):
+                answer = connection.getresponse()
+            with answer:
                 data = bytearray()
                 while part := answer.read1(1 << 16):
                     data += part

@@ -1,6 +1,9 @@
 """Questions to other sites' doors: what comes is checked before it is written, and hostile answers end."""
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +84,27 @@ def test_strangers_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         with door((status, body)) as site, pytest.raises(kind):
             find("acme/m", digest, tmp_path, [site])
         assert not (tmp_path / TORRENT).exists()
+
+
+def test_a_site_whose_answer_never_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time."""
+    monkeypatch.setattr(finding, "WHOLE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def trickle() -> None:
+            flow, _ = listener.accept()
+            with flow, contextlib.suppress(OSError):
+                for _ in range(500):
+                    flow.sendall(b"H")
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=trickle)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(Unreachable):
+            find("acme/m", "ab" * 32, tmp_path, [f"127.0.0.1:{listener.getsockname()[1]}"])
+        assert time.monotonic() - began < 5  # the bytes last for ten
+        thread.join(10)
 
 
 @pytest.mark.parametrize(
