@@ -168,7 +168,6 @@ class Uploads:
                 with connection.writing:
                     left = self._send_all(upload)
                 connection.wait_sent()
-                connection.mind_losses()
             except TimeoutError:
                 self._inbox.post(connection.close, Outcome.STALLED, "stalled: it doesn't read")
             except OSError as error:
@@ -224,6 +223,7 @@ class Uploads:
                 raise OSError("our copy of a chunk is shorter than it was when proved")
             at += moved
             connection.bytes_out += moved
+            connection.mind_losses()
             self._up.take(moved)
 
 

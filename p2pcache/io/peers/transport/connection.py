@@ -78,6 +78,7 @@ _told_of_losses = (
 FOR_LOSSES = (
     "bbr"  # the congestion control that goes by round trips and rates, and not by lost packets
 )
+LOOK_BYTES = 256 << 10  # sent between two looks at a line's losses
 FAR_S = 0.0005  # round trip from which a fresh receive buffer (128 KiB) holds less than 2 Gbit/s
 
 
@@ -129,6 +130,7 @@ class Connection:
         self._far: bool | None = None  # None: not measured yet
         # None: the operator chose a congestion control, or the line was found to lose packets.
         self._losses = None if limits.congestion else RandomLoss()
+        self._looked_at = 0  # bytes sent, at the last look for losses
         self.opened_at = time.monotonic()
         self.heard = True  # bytes came since `liveness` looked last
         self.quiet_looks = 0  # of `liveness`, since it last found `heard`
@@ -271,7 +273,10 @@ class Connection:
 
     def mind_losses(self) -> None:
         """Change the congestion control once a long line loses packets without being full (upload threads)."""
-        if self._losses is None or not self._losses.is_lossy(tcp_info.loss_sample(self.sock)):
+        if self._losses is None or self.bytes_out - self._looked_at < LOOK_BYTES:
+            return
+        self._looked_at = self.bytes_out
+        if not self._losses.is_lossy(tcp_info.loss_sample(self.sock)):
             return
         self._losses = None
         if tcp_info.use_congestion_control(self.sock, FOR_LOSSES):
