@@ -48,9 +48,9 @@ def warm(
 
     With --replicas the tracker counts the nodes that have the model or are getting it, and tells as
     many others as are missing: far apart by site and rack, those with the most free disk first. It
-    does so once. A copy that a node loses later stays lost until the command is run again, which does
-    no harm. If there are fewer than K in the end, those that can get it do, and the exit code says why
-    not more: 5 no space there, 8 no answer, 3 no more nodes.
+    does so once. A copy that a node loses later stays lost until the command is run again, which
+    does no harm. If there are fewer than K in the end, those that can get it do, and the exit code
+    says why not more: 5 no space there, 8 no answer, 3 no more nodes.
 
     Examples:
       p2pcache warm team/llama:v3
