@@ -202,6 +202,8 @@ class TrackerLink:
         self._questions[number] = future
         try:
             self._outbox.put_nowait(m.Ask(number, what, text, offset))
+            if self._silence.on_asked():
+                self._outbox.put_nowait(None)
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
@@ -306,7 +308,7 @@ class TrackerLink:
                 case Step.PING:
                     self._outbox.put_nowait(None)
                 case Step.DOUBT:
-                    self.last_error = f"it says nothing for {silence.doubt_s:g} s"
+                    self.last_error = "it says nothing"
                     self._go_down(self.last_error)
                 case Step.LOST:
                     alive.reschedule(loop.time())

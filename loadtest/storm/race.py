@@ -76,6 +76,7 @@ class NewPull(threading.Thread):
     def __init__(self, agent: Agent, ref: str) -> None:
         super().__init__(daemon=True)
         self.waited_s: float | None = None  # until its first byte; None: it hasn't ended well
+        self.phases: dict[str, float] = {}  # where that time went
         self.failure = "not done by then"
         self.bytes_origin = 0
         self._agent, self._ref = agent, ref
@@ -89,7 +90,8 @@ class NewPull(threading.Thread):
             return
         self.bytes_origin = int(event["bytes_origin"])
         took = {each["phase"]: float(each["seconds"]) for each in event["report"]["phases"]}
-        self.waited_s = sum(took.get(phase, 0.0) for phase in UNTIL_FIRST_BYTE)
+        self.phases = {phase: took[phase] for phase in UNTIL_FIRST_BYTE if phase in took}
+        self.waited_s = sum(self.phases.values())
 
 
 def race(

@@ -164,6 +164,7 @@ class Report:
             "origin_curve": self.race.origin_curve,
             "story": self.race.story,
             "new_pull_s": _round(self.new_pull.waited_s) if self.new_pull is not None else None,
+            "new_pull_phases": self.new_pull.phases if self.new_pull is not None else {},
             "lease_ends": self.lease_ends,
             "failures": self.failures(),
             "rivals": {name: score.as_json() for name, score in self.rivals.items()},
@@ -198,8 +199,9 @@ class Report:
             )
         if self.new_pull is not None:
             waited = _shown(self.new_pull.waited_s, " s")
+            spent = ", ".join(f"{name} {s:.2f}" for name, s in self.new_pull.phases.items())
             lines.append(
-                f"new     {waited}   until the first byte of a pull that began without a tracker"
+                f"new     {waited}   until the first byte of a pull that began without a tracker: {spent}"
             )
         if self.lease_ends:
             ends = ", ".join(f"{count} {why}" for why, count in sorted(self.lease_ends.items()))

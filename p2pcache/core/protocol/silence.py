@@ -6,6 +6,8 @@ A tracker that is **doubted** grants nothing, so the node goes by the rules with
 the tracker speaks again, the node announces itself anew on it, and a pause of seconds costs no handshake. A tracker
 that is **lost** is left for another one.
 
+Who is **asked** has a reason to speak, so a tracker that says nothing to a question is doubted sooner: somebody waits.
+
 Looks are counted and not seconds, because a stopped process or a busy loop reads nothing, and that is no silence of the
 tracker.
 """
@@ -19,6 +21,7 @@ DOUBT_MEMBERS = (
     500  # that ping a tracker in this time. With more all take longer: pings cost processor time
 )
 LOOKS = 10  # until the first consequence
+LOOKS_ASKED = 5  # until the doubt, after a question: a lost packet comes again within three (RFC 6298)
 PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
 
 
@@ -59,6 +62,13 @@ class Silence:
     def on_sign(self) -> None:
         """A byte of it came."""
         self._quiet = 0
+
+    def on_asked(self) -> bool:
+        """A question goes to it. Returns whether a ping should go, too: it answers that at once."""
+        if self.doubt_s == inf:
+            return False
+        self._quiet = max(self._quiet, LOOKS + 1 - LOOKS_ASKED)
+        return True
 
     def on_settled(self) -> None:
         """It has taken in our announcement, so there is no doubt any more."""

@@ -41,6 +41,33 @@ def test_one_that_asks_for_it_is_doubted_before() -> None:
     ]  # fmt: skip
 
 
+def test_one_that_is_asked_is_doubted_sooner() -> None:
+    silence = Silence(5.0, 1.0)
+    quiet_looks(silence, 2)
+    assert silence.on_asked(), "a ping goes with the question: the answer may take long"
+    assert quiet_looks(silence, 5) == [(2, Step.PING), (5, Step.DOUBT)]
+
+
+def test_further_questions_neither_hasten_nor_put_off_a_doubt() -> None:
+    silence = Silence(5.0, 1.0)
+    looked = [(silence.on_asked(), silence.on_look()) for _ in range(5)]
+    assert [step for _, step in looked] == [Step.WAIT, Step.PING, Step.WAIT, Step.WAIT, Step.DOUBT]
+
+
+def test_one_that_was_asked_and_speaks_has_its_whole_time() -> None:
+    silence = Silence(5.0, 1.0)
+    silence.on_asked()
+    quiet_looks(silence, 4)
+    silence.on_sign()
+    assert quiet_looks(silence, 10) == [(4, Step.PING), (8, Step.PING)]
+
+
+def test_a_question_says_nothing_of_the_only_tracker() -> None:
+    silence = Silence(10.0)
+    assert not silence.on_asked()
+    assert quiet_looks(silence, 11)[-1] == (11, Step.LOST)
+
+
 def test_a_sign_of_life_ends_the_silence_and_not_the_doubt() -> None:
     silence = Silence(5.0, 1.0)
     quiet_looks(silence, 30)
