@@ -32,3 +32,9 @@ LOSSY_SHARE = 1 / 250  # sent again; below it, cubic fills any line that a clust
 LOSSY_WINDOWS = 2  # in a row; the losses of one may be those of a slow start
 QUEUE_FREE = 1.25  # times the least round trip: above it a queue stands, and the line is full
 LOST_ROUND_TRIP_S = 0.005  # with a shorter round trip a lost packet costs next to nothing
+
+# -- the background beside pulls --
+
+BESIDE = 16  # uploads of pulls for one of the background, where the link has no room: a pull loses six percent
+SPARE_BELOW = 0.25  # of the quickest upload: buffers make short uploads look quicker than they are
+LEAST_BYTES = 256 << 10  # less fits into buffers, and says nothing of a link

@@ -10,6 +10,7 @@ from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
 from p2pcache.core.upload.settings import FEW_ASKERS, LATELY, OWN_REQUESTS, QUANTUM
 from p2pcache.core.upload.slots import PacedSlots, SlowReceivers
+from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId
 
@@ -28,7 +29,8 @@ class UploadQueue(Generic[Item]):
       next request is told BUSY too, and it stands behind them in line.
     - With one or two askers there are more places: on a long link they ask far ahead.
     - A request takes no place from those of an earlier priority: they don't see it. A warm or background request has no
-      place behind the slots, and its next one doesn't wait.
+      place behind the slots, and its next one doesn't wait. The background has a place beside pulls only where
+      they leave most of the uplink (`SpareUplink`).
     - A slow receiver takes no place from the others (`SlowReceivers`).
     - Several peers share the places evenly.
 
@@ -50,6 +52,7 @@ class UploadQueue(Generic[Item]):
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
         self._slow = SlowReceivers(settings.slots)
+        self._spare = SpareUplink()
         self._refusals: Refusals[Item] = Refusals()
         # Peer -> its uploads since it was turned away last, while others were turned away.
         self._turns: dict[NodeId, int] = {}
@@ -88,6 +91,8 @@ class UploadQueue(Generic[Item]):
         next_waits = own and priority.is_waited_for and self._on.next_waits
         full = not next_waits and self._taken(priority) >= max(self._places(priority), few_places)
         full = full or self._must_make_room(peer, priority)
+        behind = priority is Priority.BACKGROUND
+        full = full or (behind and not self._spare.is_there(self._peers(Priority.USUAL)))
         if not self._open or full or own >= self._share(peer, priority, few_places):
             if full and priority.is_waited_for:
                 self._refusals.refuse(peer, item)
@@ -95,6 +100,8 @@ class UploadQueue(Generic[Item]):
             return False
         self._refusals.withdraw(peer)
         self._enqueue(peer, item, priority)
+        if behind:
+            self._spare.on_background_admitted()
         return True
 
     def start_next(self) -> tuple[NodeId, Item] | None:
@@ -121,8 +128,8 @@ class UploadQueue(Generic[Item]):
         return self._refusals.recall(self._slots.open_count - self._taken(Priority.USUAL))
 
     def on_upload_ended(
-        self, peer: NodeId, item: Item, took_s: float | None = None, pace_s: float = 0.0
-    ) -> None:
+        self, peer: NodeId, item: Item, took_s: float | None = None, pace_s: float = 0.0, nbytes: int = 0,
+    ) -> None:  # fmt: skip
         """An active upload is over, whatever its outcome.
 
         Args:
@@ -130,18 +137,22 @@ class UploadQueue(Generic[Item]):
             item: that was admitted.
             took_s: seconds since its start, if it was sent to its end.
             pace_s: seconds from one run to the next at a neighbour; 0: not known.
+            nbytes: that were sent.
 
         Raises:
             LocalProtocolError: it wasn't active.
         """
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
-        del self._active[peer]
+        priority, _ = self._active.pop(peer)
+        if priority.is_waited_for:
+            self._spare.on_pull_served()
         if self._refusals.are_there_others(peer):
             self._turns[peer] = self._turns.get(peer, 0) + 1
         if self._on.slow_receivers:
             self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
+            self._spare.on_upload_done(peer, nbytes, took_s)
             self._slots.on_upload_done(took_s, pace_s if self._on.paced_slots else 0.0)
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
@@ -219,9 +230,13 @@ class UploadQueue(Generic[Item]):
 
     def _taken(self, priority: Priority) -> int:
         """Places that are taken by this priority and the ones before it, without slow receivers."""
+        return len(self._peers(priority))
+
+    def _peers(self, priority: Priority) -> set[NodeId]:
+        """Peers that are served or wait with this priority or one before it, without slow receivers."""
         peers = {peer for peer, (one, _) in self._active.items() if one <= priority}
         peers.update(peer for peer, line in self._waiting.items() if line[0][0] <= priority)
-        return len(peers - self._slow.peers)
+        return peers - self._slow.peers
 
     @property
     def _few_askers_places(self) -> int:

@@ -32,6 +32,7 @@ class Upload:
         "on_ended",
         "on_room",
         "pace_s",
+        "sent_bytes",
         "store",
         "stream",
     )
@@ -69,6 +70,7 @@ class Upload:
         self.on_room = on_room
         self.pace_s = pace_s
         self.cancelled = False
+        self.sent_bytes = 0
 
 
 class Uploads:
@@ -140,7 +142,8 @@ class Uploads:
         connection = upload.connection
         connection.uploading = False
         pace_s = upload.pace_s()
-        self._queue.on_upload_ended(connection.serial, upload, None if left else took_s, pace_s)
+        done_s = None if left else took_s
+        self._queue.on_upload_ended(connection.serial, upload, done_s, pace_s, upload.sent_bytes)
         self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
@@ -197,6 +200,7 @@ class Uploads:
                 self._send(
                     connection, data_header(upload.stream, upload.number, chunk, source.length), source
                 )  # fmt: skip
+                upload.sent_bytes += source.length
             except OSError as error:
                 if error.errno in OF_DISKS:
                     _doubt(upload, chunk, error)
