@@ -13,14 +13,12 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
 from p2pcache.core.pool.namespace_quotas import refusal
-from p2pcache.core.pool.repairs import Repairs
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.core.protocol.keep_orders import (
     MAX_DETAIL,
     MAX_KEPT,
     REFUSALS,
-    Kept,
     KeptReport,
     split,
 )
@@ -30,6 +28,7 @@ from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
 from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.pool.repair_notes import RepairNotes
 from p2pcache.tracker.pool.requests import (
     DrainRequest,
     KeepRequest,
@@ -90,7 +89,7 @@ class Keeping:
         self._moved = False  # places of all that is kept may change
         self._read_at = self._wake_at = self._look_at = -inf
         self._reviewed: dict[Key, float] = {}
-        self._repairs: dict[Key, Repairs] = {}
+        self._repairs = RepairNotes(self.wishes)
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -135,7 +134,10 @@ class Keeping:
             await self.wishes.change_keep(
                 ref,
                 lambda before: msgspec.structs.replace(
-                    wanted, generation=before.generation, since=before.since
+                    wanted,
+                    generation=before.generation,
+                    since=before.since,
+                    repairs=before.repairs if wanted.lasts else (),
                 ),
             )
             _log.info("keep %s: %s", ref.short, wish_text(wanted) if wanted.lasts else "off")
@@ -233,7 +235,7 @@ class Keeping:
             "holders": progress.nodes, "refused": refused,
             "repairs": [
                 {"began": one.began, "ended": one.ended, "bytes": one.moved_bytes}
-                for one in self._repairs[ref.tag_key].rows
+                for one in self._repairs.rows(ref.tag_key)
             ],
         }  # fmt: skip
 
@@ -262,6 +264,7 @@ class Keeping:
         ]  # fmt: skip
         await self._review(due, now)
         self._send(now)
+        await self._repairs.write_one(now)
 
     def _see_nodes(self, now: float) -> None:
         self._moved = self.keeper.on_nodes(self._pool_nodes(), now) or self._moved
@@ -271,17 +274,13 @@ class Keeping:
             self._reviewed[key] = now
             changed = await pools.WORK.run(self.keeper.review, key, self._haves(key), now)
             self._dirty |= changed
-            self._note_progress(key)
+            self._note_progress(key, now)
 
-    def _note_progress(self, key: Key) -> None:
+    def _note_progress(self, key: Key, now: float) -> None:
         wish, progress = self.keeper.wish(key), self.keeper.progress(key)
-        if wish is None or progress is None:
-            return
-        repairs = self._repairs.setdefault(key, Repairs(older=wish.older))
-        if ended := repairs.on_progress(progress.missing_bytes, round(self._clock.wall(), 1)):
-            _log.info(
-                "%s: all copies are there, after %.0f s", Ref(*key).short, ended.ended - ended.began
-            )
+        if wish is not None and progress is not None:
+            wall = round(self._clock.wall(), 1)
+            self._repairs.on_progress(key, progress.missing_bytes, wall, now, older=wish.older)
 
     async def _read(self, now: float) -> None:
         try:
@@ -297,7 +296,7 @@ class Keeping:
         news = await self.wishes.tell_keeper(self.keeper)
         for gone in self._reviewed.keys() - set(self.keeper.keys):
             del self._reviewed[gone]
-            self._repairs.pop(gone, None)
+            self._repairs.forget(gone)
             self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
         return news
 
@@ -322,14 +321,12 @@ class Keeping:
             if is_digest(kept.manifest_digest) and fit and shown:
                 moved = self.keeper.on_report(node, kept, now) or moved
                 if 0 <= kept.fetched_bytes <= MAX_BYTES:
-                    self._note_fetched(node, kept)
+                    self._repairs.on_kept(node, kept, self._meant_by(kept.manifest_digest))
         return moved
 
-    def _note_fetched(self, node: NodeId, kept: Kept) -> None:
-        for key, repairs in self._repairs.items():
-            wish = self.keeper.wish(key)
-            if wish is not None and wish.digest == kept.manifest_digest:
-                repairs.on_kept(node, kept)
+    def _meant_by(self, digest: str) -> list[Key]:
+        wishes = {key: self.keeper.wish(key) for key in self.keeper.keys}
+        return [key for key, wish in wishes.items() if wish is not None and wish.digest == digest]
 
     def _pool_nodes(self) -> dict[NodeId, PoolNode]:
         return {

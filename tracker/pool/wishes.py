@@ -9,9 +9,10 @@ from typing import TypeVar, cast
 import msgspec
 
 from p2pcache.core.format import manifest as manifests
-from p2pcache.core.format.keep_record import DrainRecord, KeepRecord
+from p2pcache.core.format.keep_record import DrainRecord, KeepRecord, Repair
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.pool.keeper import Keeper, Wish
+from p2pcache.core.pool.repairs import merged
 from p2pcache.core.pool.selector import Selector
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import NodeId, Ref
@@ -129,6 +130,20 @@ class Wishes:
         record = await self._ask("keep", lambda intents: intents.change_keep(ref, stamped))
         self.any_record = True
         self.keeps.pop(ref, None)
+        if record.lasts:
+            self.keeps[ref] = record
+
+    async def write_repairs(self, ref: Ref, ended: tuple[Repair, ...]) -> None:
+        """Write the repairs that have ended beside the wish: they outlast this tracker."""
+
+        def noted(before: KeepRecord) -> KeepRecord:
+            known = merged(before.repairs, ended)
+            if not before.lasts or known == before.repairs:
+                return before
+            generation = before.generation + 1
+            return msgspec.structs.replace(before, generation=generation, repairs=known)
+
+        record = await self._ask("repairs", lambda intents: intents.change_keep(ref, noted))
         if record.lasts:
             self.keeps[ref] = record
 

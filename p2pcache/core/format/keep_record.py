@@ -9,11 +9,19 @@ import msgspec
 
 from p2pcache.errors import IntegrityError
 
-MAX_RECORD_BYTES = 8192  # a record has about 200, and a selector up to 1000
+MAX_RECORD_BYTES = 8192  # a record has about 200, a selector up to 1000, and its repairs about 1000
 MAX_GENERATION = 2**53  # what every JSON reader holds exactly
 MAX_NUMBER = 1_000_000  # of copies; more than any cluster has nodes
 
 R = TypeVar("R", "KeepRecord", "DrainRecord")
+
+
+class Repair(msgspec.Struct, frozen=True):
+    """A time in which copies were missing, for people."""
+
+    began: float  # unix seconds
+    ended: float = 0.0  # 0: it goes on
+    moved_bytes: int = 0  # that nodes fetched for it, from each other or from storage
 
 
 class KeepRecord(msgspec.Struct, frozen=True):
@@ -25,6 +33,7 @@ class KeepRecord(msgspec.Struct, frozen=True):
     everywhere: bool = False  # on each node that `nodes` chooses
     nodes: str = ""  # a selector; "": all nodes but clients
     since: float = 0.0  # unix seconds, for people
+    repairs: tuple[Repair, ...] = ()  # the last that ended, the oldest first
 
     @property
     def lasts(self) -> bool:

@@ -1,19 +1,14 @@
 """The times in which copies of what is kept were missing, and what was fetched until they were there. For people."""
 
 from collections import deque
-from typing import NamedTuple
+from collections.abc import Iterable
 
+import msgspec
+
+from p2pcache.core.format.keep_record import Repair
 from p2pcache.core.pool.settings import MAX_REPAIRS
 from p2pcache.core.protocol.keep_orders import Kept
 from p2pcache.ids import NodeId
-
-
-class Repair(NamedTuple):
-    """One such time."""
-
-    began: float  # seconds, on the caller's clock
-    ended: float  # 0: it goes on
-    moved_bytes: int  # that nodes fetched for it, from each other or from storage
 
 
 class Repairs:
@@ -22,10 +17,15 @@ class Repairs:
     Invariants: only the last one goes on; `_fetched` has what each node said last.
     """
 
-    def __init__(self, *, older: bool) -> None:
-        """None yet. `older`: the intent was there before us, so that nodes have fetched for it already."""
+    def __init__(self, done: Iterable[Repair] = (), *, older: bool) -> None:
+        """None goes on.
+
+        Args:
+            done: those that ended before, the oldest first.
+            older: the intent was there before us, so that nodes have fetched for it already.
+        """
         self._older = older
-        self._done: deque[Repair] = deque(maxlen=MAX_REPAIRS)
+        self._done: deque[Repair] = deque(done, maxlen=MAX_REPAIRS)
         self._now: Repair | None = None
         self._fetched: dict[NodeId, int] = {}
 
@@ -34,15 +34,20 @@ class Repairs:
         """The newest first."""
         return [*([self._now] if self._now else []), *reversed(self._done)]
 
+    @property
+    def ended(self) -> tuple[Repair, ...]:
+        """Those that ended, the oldest first."""
+        return tuple(self._done)
+
     def on_progress(self, missing_bytes: int, now: float) -> Repair | None:
         """So much is missing; returns the repair that ended with that."""
         if missing_bytes:
-            self._now = self._now or Repair(now, 0.0, 0)
+            self._now = self._now or Repair(now)
             return None
         ended, self._now = self._now, None
         if ended is None:
             return None
-        self._done.append(ended._replace(ended=now))
+        self._done.append(msgspec.structs.replace(ended, ended=now))
         return self._done[-1]
 
     def on_kept(self, node: NodeId, kept: Kept) -> None:
@@ -54,7 +59,16 @@ class Repairs:
         if not moved:
             return
         if self._now is not None:
-            self._now = self._now._replace(moved_bytes=self._now.moved_bytes + moved)
+            self._now = _with_more(self._now, moved)
         elif self._done:  # the copies were seen before this was heard
-            last = self._done.pop()
-            self._done.append(last._replace(moved_bytes=last.moved_bytes + moved))
+            self._done.append(_with_more(self._done.pop(), moved))
+
+
+def _with_more(repair: Repair, moved_bytes: int) -> Repair:
+    return msgspec.structs.replace(repair, moved_bytes=repair.moved_bytes + moved_bytes)
+
+
+def merged(before: Iterable[Repair], after: Iterable[Repair]) -> tuple[Repair, ...]:
+    """What two trackers know of ended repairs, the oldest first; `after` knows more of those in both."""
+    known = {repair.began: repair for repair in (*before, *after)}
+    return tuple(known[began] for began in sorted(known))[-MAX_REPAIRS:]

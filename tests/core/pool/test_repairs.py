@@ -1,6 +1,7 @@
 """What people are told of repairs: when copies were missing, and what was fetched until they were there."""
 
-from p2pcache.core.pool.repairs import Repair, Repairs
+from p2pcache.core.format.keep_record import Repair
+from p2pcache.core.pool.repairs import Repairs, merged
 from p2pcache.core.pool.settings import MAX_REPAIRS
 from p2pcache.core.protocol.keep_orders import Kept
 
@@ -53,3 +54,14 @@ def test_only_the_last_ones_are_remembered() -> None:
         repairs.on_progress(0, 2.0 * n + 2)
     assert len(repairs.rows) == MAX_REPAIRS
     assert repairs.rows[-1].began == 11.0
+
+
+def test_a_later_tracker_goes_on_with_what_was_written() -> None:
+    old, new = Repair(10.0, 11.0, 5), Repair(20.0, 21.0, 7)
+    repairs = Repairs((old, new), older=True)
+    assert repairs.rows == [new, old]
+    assert merged((old, new), (Repair(20.0, 21.0, 9), Repair(30.0, 31.0))) == (
+        old, Repair(20.0, 21.0, 9), Repair(30.0, 31.0)
+    )  # fmt: skip
+    many = [Repair(float(n), n + 1.0) for n in range(2 * MAX_REPAIRS)]
+    assert merged(many[:-1], many[-1:]) == tuple(many[-MAX_REPAIRS:])

@@ -206,6 +206,31 @@ async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
 
 
+async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2pcache.tracker.pool.repair_notes.NOTE_S", 0.0)
+    record = tmp_path / "p2pcache/v1/intent/keep" / "/".join(REF.tag_key)
+
+    def written() -> KeepRecord:
+        return msgspec.json.decode(record.read_bytes(), type=KeepRecord)
+
+    digest, _ = publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        made = (await say(a, "keep", ref=NAME, copies=1))["made"]
+        await a.obey(digest)
+        (repair,) = (await state(a, "kept"))["repairs"]
+        await eventually(lambda: len(written().repairs) == 1)
+    async with tracker(tmp_path) as two, members(two, a):
+        row = await state(a, "kept")
+        assert (row["made"], row["repairs"]) == (made, [repair])
+        await say(a, "keep", ref=NAME, whole=True, copies=1)
+        assert len(written().repairs) == 1, "the wish changed, and its history goes on"
+        await say(a, "keep", ref=NAME, off=True)
+        assert written().repairs == ()
+
+
 async def test_storage_that_has_forgotten_all_intents_ends_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
