@@ -279,8 +279,10 @@ class Keeping:
     def _note_progress(self, key: Key, now: float) -> None:
         wish, progress = self.keeper.wish(key), self.keeper.progress(key)
         if wish is not None and progress is not None:
+            # Just after a takeover what lacks is at nodes that are about to come.
+            missing = progress.missing_bytes if self.keeper.settled(now) else 0
             wall = round(self._clock.wall(), 1)
-            self._repairs.on_progress(key, progress.missing_bytes, wall, now, older=wish.older)
+            self._repairs.on_progress(key, missing, wall, now, older=wish.older)
 
     async def _read(self, now: float) -> None:
         try:
