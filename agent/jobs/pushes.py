@@ -246,7 +246,9 @@ class Pushes:
             await self._need_signature(ref, store.digest)
             result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
-            self._downloads.swarms[store.digest].label = ref.short
+            swarm = self._downloads.swarms[store.digest]
+            swarm.label = ref.short
+            swarm.tell_tracker()
             link = self._context.link
             if link is not None and link.connected:
                 await link.ask("moved", ref.short)

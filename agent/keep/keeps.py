@@ -72,7 +72,9 @@ class Keeps:
         store = self._context.store
         async with self._looking:  # lists are taken in the order in which they came
             known = await pools.STEPS.run(store.models)
-            present = {one.digest for one in known if one.bytes_done or one.names}
+            present = {
+                one.digest for one in known if one.bytes_done or (one.names and not one.remote)
+            }
             before = {kept.digest: kept.ordered for kept in store.orders.all_kept()}
             await pools.STEPS.run(store.orders.replace, orders, present)
             for kept in store.orders.all_kept():

@@ -231,6 +231,19 @@ async def test_a_whole_model_that_a_process_has_mapped_stays_until_that_ends(
         await until(lambda: not tag.exists() and has(app, layout) == span(0, 8 * part))
 
 
+async def test_a_model_that_is_only_listed_comes_and_goes_with_its_order(tmp_path: Path) -> None:
+    """It is `remote` since an order before: nothing of it was here, though it has a name."""
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        for turn in range(2):
+            await tell(app, order(layout, whole=True), generation=2 * turn)
+            await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
+            assert (await row(app))["complete"]
+            await tell(app, generation=2 * turn + 1)
+            await until(lambda: not app.store.orders.all_kept())
+            assert (await row(app))["remote"]
+
+
 async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
     layout = model(tmp_path)
     sent: list[Any] = []

@@ -57,6 +57,21 @@ async def test_storage_without_conditional_put_is_written_by_the_tracker(
         assert (await pull(app, "m"))["event"] == "done"
 
 
+async def test_the_cluster_knows_a_pushed_model_by_its_name(tmp_path: Path) -> None:
+    layout = push_layout(tmp_path)
+    (tmp_path / "origin").mkdir()
+    async with (
+        tracker(tmp_path / "origin") as one,
+        agent(tmp_path, "b", tracker=f"http://{one.address}") as app,
+    ):
+        assert (await push_through(app, layout))["event"] == "done"
+        async with client(app) as session, asyncio.timeout(10):
+            label = ""
+            while label != "m:latest":
+                async with session.get("/v1/cluster/models") as answer:
+                    label = (await answer.json())["swarms"][0]["label"]
+
+
 async def test_in_mtls_mode_the_tracker_writes_tags_for_pushers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
