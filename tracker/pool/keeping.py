@@ -323,7 +323,7 @@ class Keeping:
             if is_digest(kept.manifest_digest) and fit and shown:
                 moved = self.keeper.on_report(node, kept, now) or moved
                 if 0 <= kept.fetched_bytes <= MAX_BYTES:
-                    self._repairs.on_kept(node, kept, self._meant_by(kept.manifest_digest))
+                    self._repairs.on_kept(node, kept, self._meant_by(kept.manifest_digest), now)
         return moved
 
     def _meant_by(self, digest: str) -> list[Key]:

@@ -13,7 +13,7 @@ from p2pcache.tracker.pool.wishes import Wishes
 
 _log = logging.getLogger(__name__)
 
-NOTE_S = 5.0  # from the end of a repair until it is written: nodes say by then what they fetched
+NOTE_S = 2.0  # from the news of what has ended until it is written: most nodes say by then what they fetched
 AGAIN_S = 30.0  # after a write that failed
 
 
@@ -48,11 +48,13 @@ class RepairNotes:
             _log.info("%s: all copies are there, after %.0f s", Ref(*key).short, took_s)
             self._unwritten[key] = now + NOTE_S
 
-    def on_kept(self, node: NodeId, kept: Kept, keys: Iterable[Key]) -> None:
-        """A node says what it has fetched of the model that these intents mean."""
-        for key in keys:
-            if key in self._repairs:
-                self._repairs[key].on_kept(node, kept)
+    def on_kept(self, node: NodeId, kept: Kept, keys: Iterable[Key], now: float) -> None:
+        """A node says what it has fetched of the model that these intents mean; `now`: as of `on_progress`."""
+        for key in self._repairs.keys() & keys:
+            before = self._repairs[key].ended
+            self._repairs[key].on_kept(node, kept)
+            if self._repairs[key].ended != before:
+                self._unwritten.setdefault(key, now + NOTE_S)
 
     def forget(self, key: Key) -> None:
         """An intent is over."""

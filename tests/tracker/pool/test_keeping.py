@@ -222,6 +222,9 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
         await a.obey(digest)
         (repair,) = (await state(a, "kept"))["repairs"]
         await eventually(lambda: len(written().repairs) == 1)
+        await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
+        await eventually(lambda: written().repairs[0].moved_bytes == 320)
+        repair["bytes"] = 320
     async with tracker(tmp_path) as two, members(two, a):
         row = await state(a, "kept")
         assert (row["made"], row["repairs"]) == (made, [repair])
