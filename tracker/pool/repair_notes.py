@@ -27,8 +27,8 @@ class RepairNotes:
         self._unwritten: dict[Key, float] = {}  # from when on what has ended may be written
 
     def rows(self, key: Key) -> list[Repair]:
-        """The repairs of one intent, the newest first."""
-        return self._repairs[key].rows
+        """The repairs of one intent, the newest first; none before its progress is known."""
+        return self._repairs[key].rows if key in self._repairs else []
 
     def on_progress(
         self, key: Key, missing_bytes: int, wall: float, now: float, *, older: bool

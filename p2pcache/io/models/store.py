@@ -264,12 +264,16 @@ class Store:
     # -- tags and trees --------------------------------------------------------------------------
 
     def publish(self, model: ModelStore, ref: Ref | None, generation: int | None) -> str:
-        """See `ModelStore.publish`."""
+        """See `ModelStore.publish`. An evicted model that had the tag and has no other name is forgotten."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
+            before = None if ref is None else self.tag_of(ref)
             path = self._publisher.publish(model, ref, generation)
-            if ref is not None:
-                with contextlib.suppress(*_NOT_NOW):
+            with contextlib.suppress(*_NOT_NOW):
+                if ref is not None:
                     self.touch(model.digest)
+                old = self.model_info(before.digest) if before is not None else None
+                if old is not None and old.remote and not (old.names or old.kept):
+                    self.removal.remove_model(old.digest)
             return path
 
     def publish_files(self, model: ModelStore, ref: Ref, paths: Collection[str]) -> str:
@@ -290,13 +294,6 @@ class Store:
         """See `HubView.spell`."""
         with self._blobs.maintenance:
             self._trees.spell(ref, spelling)
-
-    def set_tag(self, ref: Ref, digest: str, generation: int) -> None:
-        """Point a tag at a model of this cache."""
-        with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
-            self._records.set_tag(ref.tag_key, digest, generation)
-            if self._trees.exists(Tree(ref.namespace, ref.name, digest)):
-                self._trees.set_link(ref, digest)
 
     def remove_tag(self, ref: Ref) -> None:
         """Remove a tag, and its tree if no other tag of this name needs it."""

@@ -53,6 +53,21 @@ def test_it_goes_and_stays_listed(tmp_path: Path) -> None:
         assert {info.digest: info for info in store.models()} == before
 
 
+def test_it_is_forgotten_when_its_last_tag_moves_on(tmp_path: Path) -> None:
+    one, new = model(1), model(2)
+    stable = REF._replace(tag="stable")
+    with contextlib.closing(open_store(tmp_path)) as store:
+        bring(store, one, REF)
+        bring(store, one, stable)
+        store.evict_model(one.digest, 4.0)
+        bring(store, new, REF)
+        rows = {info.digest: info.tags for info in store.models()}
+        assert rows == {one.digest: [stable], new.digest: [REF]}
+        bring(store, new, stable)
+        assert [info.digest for info in store.models()] == [new.digest]
+        assert store.manifest(one.digest) is None
+
+
 def test_it_comes_back_with_its_uses(tmp_path: Path) -> None:
     one = model(1)
     with contextlib.closing(open_store(tmp_path)) as store:

@@ -197,7 +197,9 @@ async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
     async with tracker(tmp_path) as one, members(one, a):
         await say(a, "keep", ref=NAME, copies=1)
         await a.obey(digest)
-        (repair,) = (await state(a, "kept"))["repairs"]
+        async with asyncio.timeout(20):
+            while not (repair := (await state(a, "kept"))["repairs"][0])["ended"]:
+                await asyncio.sleep(0.02)
         assert repair["ended"] >= repair["began"] > 1e9
         await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
         await eventually(lambda: one.keeping.keeper.settled(0.0))
@@ -220,11 +222,11 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
     async with tracker(tmp_path) as one, members(one, a):
         made = (await say(a, "keep", ref=NAME, copies=1))["made"]
         await a.obey(digest)
-        (repair,) = (await state(a, "kept"))["repairs"]
+        await state(a, "kept")
         await eventually(lambda: len(written().repairs) == 1)
         await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
         await eventually(lambda: written().repairs[0].moved_bytes == 320)
-        repair["bytes"] = 320
+        (repair,) = (await state(a, "kept"))["repairs"]
     async with tracker(tmp_path) as two, members(two, a):
         row = await state(a, "kept")
         assert (row["made"], row["repairs"]) == (made, [repair])
