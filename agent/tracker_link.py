@@ -114,9 +114,7 @@ class TrackerLink:
         self.epoch = 0
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
-        self.refusal: NotAllowed | None = (
-            None  # key or certificate, if the last attempt failed by it
-        )
+        self.refusal: NotAllowed | None = None  # of key or certificate, by the last attempt
         self.heartbeat_at = 0.0  # unix seconds of the last one that was sent
         self.changed_at = time.time()  # unix seconds of the last change of `connected`
         self.local_host = ""  # our address on the last connection

@@ -245,6 +245,11 @@ class SwarmDriver:
         """Send this swarm's state now, not with the next heartbeat."""
         self._context.told.beat(self, self._context.net.load)
 
+    def show_as(self, label: str) -> None:
+        """Call it so from now on, and let the tracker know."""
+        self.label = label
+        self.tell_tracker()
+
     def _bytes(self, runs: RunSet) -> int:
         return sum(map(self.layout.run_bytes.__getitem__, bitset.members(runs)))
 

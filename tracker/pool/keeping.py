@@ -298,7 +298,7 @@ class Keeping:
         news = await self.wishes.tell_keeper(self.keeper)
         for gone in self._reviewed.keys() - set(self.keeper.keys):
             del self._reviewed[gone]
-            self._repairs.forget(gone)
+            self._repairs.on_wish_over(gone)
             self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
         return news
 

@@ -56,7 +56,7 @@ class RepairNotes:
             if self._repairs[key].ended != before:
                 self._unwritten.setdefault(key, now + NOTE_S)
 
-    def forget(self, key: Key) -> None:
+    def on_wish_over(self, key: Key) -> None:
         """An intent is over."""
         self._repairs.pop(key, None)
         self._unwritten.pop(key, None)
