@@ -136,7 +136,7 @@ class TrackerLink:
         self._socket: aiohttp.ClientWebSocketResponse | None = None
         self._outbox: asyncio.Queue[m.ToTracker | None] = asyncio.Queue()  # None: a ping
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
-        self._next_question = 1
+        self._last_question, self._asked_at = 0, 0.0
         self._closing = asyncio.Event()
 
     async def run(self) -> None:
@@ -194,13 +194,13 @@ class TrackerLink:
         """
         if not self.connected:
             raise Unreachable(f"tracker {self.url} is not reachable: {self.last_error}")
-        number = self._next_question
-        self._next_question += 1
+        number = self._last_question = self._last_question + 1
         future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
         self._questions[number] = future
         try:
             self._outbox.put_nowait(m.Ask(number, what, text, offset))
             if self._silence.on_asked():
+                self._asked_at = future.get_loop().time()
                 self._outbox.put_nowait(None)
             async with asyncio.timeout(timeout_s):
                 return await future
@@ -252,8 +252,7 @@ class TrackerLink:
             text = link_trouble.twin_text(self._node, str(twin), self._cache_dir)
             raise NotAllowed(text) from None
         if settled.fenced and settled.epoch < self._newest:
-            text = f"its generation {settled.epoch} is over: another tracker was active later"
-            raise Unreachable(text)
+            raise Unreachable(f"its generation {settled.epoch} is over: another was active later")
         self._newest = max(self._newest, settled.epoch if settled.fenced else 0)
         return settled
 
@@ -299,8 +298,9 @@ class TrackerLink:
         while True:
             looked = loop.time()
             await asyncio.sleep(silence.look_s)
-            # The bytes of a long message over a slow link are signs of life.
-            if sock is not None and tcp_info.quiet_s(sock) < loop.time() - looked:
+            # The bytes of a long message over a slow link are signs of life; those before a question answer nothing.
+            since = max(looked, self._asked_at)
+            if sock is not None and tcp_info.quiet_s(sock) < loop.time() - since:
                 silence.on_sign()
             match silence.on_look():
                 case Step.PING:
