@@ -14,7 +14,8 @@ class SpareUplink:
     Uploads that share a link have together the rate at which it carries one of them alone. So a link has room if the
     pulls that it serves have far less together than the quickest upload of late had: they are slow elsewhere. Where it
     has none, one upload in `BESIDE` goes beside them all the same. That one shows how quick the link is, and a pull
-    that never ends doesn't stop the background for ever.
+    that never ends doesn't stop the background for ever. One at a time goes beside pulls: more would make them slow, and
+    so make room for still more.
     """
 
     def __init__(self) -> None:
@@ -35,9 +36,18 @@ class SpareUplink:
         """The background has had its turn."""
         self._passed = 0
 
-    def is_there(self, pulling: Collection[NodeId]) -> bool:
-        """Whether one upload of the background may begin. `pulling`: who is served, or waits, for a pull."""
-        if not pulling or self._passed >= BESIDE:
+    def is_there(self, pulling: Collection[NodeId], behind: int) -> bool:
+        """Whether one upload of the background may begin.
+
+        Args:
+            pulling: who is served, or waits, for a pull.
+            behind: uploads of the background that are under way.
+        """
+        if not pulling:
+            return True
+        if behind:
+            return False
+        if self._passed >= BESIDE:
             return True
         last = dict(self._recent)
         used = sum(last.get(peer, inf) for peer in pulling)

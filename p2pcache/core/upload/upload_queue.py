@@ -92,7 +92,7 @@ class UploadQueue(Generic[Item]):
         full = not next_waits and self._taken(priority) >= max(self._places(priority), few_places)
         full = full or self._must_make_room(peer, priority)
         behind = priority is Priority.BACKGROUND
-        full = full or (behind and not self._spare.is_there(self._peers(Priority.USUAL)))
+        full = full or (behind and not self._has_spare())
         if not self._open or full or own >= self._share(peer, priority, few_places):
             if full and priority.is_waited_for:
                 self._refusals.refuse(peer, item)
@@ -227,6 +227,16 @@ class UploadQueue(Generic[Item]):
         """Whether this peer had its quantum, and others were turned away. An urgent request makes room for nobody."""
         had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
         return had_quantum and priority is Priority.USUAL and self._refusals.are_there_others(peer)
+
+    def _has_spare(self) -> bool:
+        """Whether there is a place for one more upload of the background."""
+        lines = [(one for one, _ in line) for line in self._waiting.values()]
+        under_way = [one for one, _ in self._active.values()] + [
+            one for line in lines for one in line
+        ]
+        return self._spare.is_there(
+            self._peers(Priority.USUAL), under_way.count(Priority.BACKGROUND)
+        )
 
     def _taken(self, priority: Priority) -> int:
         """Places that are taken by this priority and the ones before it, without slow receivers."""

@@ -70,6 +70,23 @@ def test_pulls_that_share_the_link_fill_it_together() -> None:
     assert repairs(queue)
 
 
+def test_the_background_doesn_t_make_room_for_itself() -> None:
+    """A pull beside three of its uploads is slow by them, not elsewhere."""
+    queue = opened(7)
+    pulled(queue, OTHER, 1.0)
+    queue.on_upload_ended(OTHER, OTHER, 1.0, nbytes=MIB)
+    for peer in range(10, 16):
+        assert queue.offer(peer, peer, Priority.BACKGROUND)
+        assert queue.start_next() == (peer, peer)
+    pulled(queue, PULL, 7.0)
+    for peer in range(10, 16):
+        assert not repairs(queue)
+        queue.on_upload_ended(peer, peer, 7.0, nbytes=MIB)
+    assert repairs(queue, 2.0), "its last upload was slow"
+    pulled(queue, PULL, 2.0)
+    assert not repairs(queue), "and isn't any more"
+
+
 def test_a_warm_isn_t_behind_so_far() -> None:
     queue = opened(7)
     pulled(queue, PULL, 1.0)
