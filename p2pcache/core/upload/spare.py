@@ -14,8 +14,8 @@ class SpareUplink:
     Uploads that share a link have together the rate at which it carries one of them alone. So a link has room if the
     pulls that it serves have far less together than the quickest upload of late had: they are slow elsewhere. Where it
     has none, one upload in `BESIDE` goes beside them all the same. That one shows how quick the link is, and a pull
-    that never ends doesn't stop the background for ever. One at a time goes beside pulls: more would make them slow, and
-    so make room for still more.
+    that never ends doesn't stop the background for ever. One at a time goes beside pulls: more would make them slow,
+    and so make room for still more.
     """
 
     def __init__(self) -> None:

@@ -230,23 +230,16 @@ class UploadQueue(Generic[Item]):
 
     def _has_spare(self) -> bool:
         """Whether there is a place for one more upload of the background."""
-        lines = [(one for one, _ in line) for line in self._waiting.values()]
-        under_way = [one for one, _ in self._active.values()] + [
-            one for line in lines for one in line
-        ]
-        return self._spare.is_there(
-            self._peers(Priority.USUAL), under_way.count(Priority.BACKGROUND)
-        )
+        every = [(peer, one) for peer, (one, _) in self._active.items()]
+        every += [(peer, one) for peer, line in self._waiting.items() for one, _ in line]
+        pulling = {peer for peer, one in every if one.is_waited_for}
+        return self._spare.is_there(pulling, sum(one is Priority.BACKGROUND for _, one in every))
 
     def _taken(self, priority: Priority) -> int:
         """Places that are taken by this priority and the ones before it, without slow receivers."""
-        return len(self._peers(priority))
-
-    def _peers(self, priority: Priority) -> set[NodeId]:
-        """Peers that are served or wait with this priority or one before it, without slow receivers."""
         peers = {peer for peer, (one, _) in self._active.items() if one <= priority}
         peers.update(peer for peer, line in self._waiting.items() if line[0][0] <= priority)
-        return peers - self._slow.peers
+        return len(peers - self._slow.peers)
 
     @property
     def _few_askers_places(self) -> int:

@@ -12,7 +12,7 @@ PULL, OTHER, KEEPER = 1, 2, 3
 def pulled(queue: UploadQueue[int], peer: int, took_s: float, times: int = 1) -> None:
     """A peer that pulls is served, and waits for its next run."""
     for _ in range(times):
-        if not queue._active:
+        if peer not in queue._active:
             assert queue.offer(peer, peer)
             assert queue.start_next() == (peer, peer)
         queue.on_upload_ended(peer, peer, took_s, nbytes=MIB)
