@@ -314,7 +314,8 @@ class AgentApp:
         active = self.context.told.active(self.downloads.swarms.values())
         ended = self.journal.take_untold()
         return m.Heartbeat(
-            self.net.load, active, usage.free_bytes, usage.cached_bytes, ended, self.room.for_parts_bytes
+            self.net.load, active, usage.free_bytes, usage.cached_bytes, ended, self.room.for_parts_bytes,
+            self.store.limits.quota_bytes,
         )  # fmt: skip
 
     def tracker_up(self, settled: m.Settled) -> None:

@@ -124,6 +124,7 @@ class TrackerApp:
         )  # fmt: skip
         warming.send_to = of_nodes.send_to = self.keeping.send_to = self.members.send_to
         self._views.pool_state = self.keeping.node_state
+        self._views.kept = self.keeping.keeper.copies
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings
         self._views.doubts = tenure.reasons if tenure is not None else list

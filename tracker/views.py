@@ -30,6 +30,8 @@ class Views:
         self.connected: Callable[[], int] = lambda: 0
         self.warnings: Callable[[], list[str]] = list
         self.pool_state: Callable[[NodeId], tuple[str, int]] = lambda _node: ("", 0)
+        self.kept: Callable[[], dict[str, tuple[int, int]]] = dict
+        """Copies of each model that is kept, and those that are wanted, by digest."""
         self.doubts: Callable[[], list[str]] = list  # whether this is the active tracker
         self._tracking = tracking
         self._catalog = catalog
@@ -96,10 +98,10 @@ class Views:
 
     async def swarms(self) -> dict[str, object]:
         """Every swarm, by digest."""
-        now, breaks = self._clock.now(), Breaks()
+        now, breaks, kept = self._clock.now(), Breaks(), self.kept()
         rows = []
         for _, swarm in sorted(self._tracking.swarms.items()):
-            rows.append(await _row(swarm, now, breaks))
+            rows.append(await _row(swarm, now, breaks) | _copies(kept.get(swarm.digest)))
         return {"swarms": rows}
 
     async def swarm(self, digest: str) -> dict[str, object]:
@@ -124,7 +126,7 @@ class Views:
                 rows.append({**holder, **self._progress(swarm, node, now)})
             await breaks.after_row()
         left_out = max(0, len(shares) - MAX_MEMBERS)
-        row = await _row(swarm, now, breaks)
+        row = await _row(swarm, now, breaks) | _copies(self.kept().get(swarm.digest))
         return {**row, "members": rows, "left_out": left_out}
 
     def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
@@ -208,10 +210,16 @@ def _node_row(node: NodeId, n: Node, now: float, *, unreached: bool) -> dict[str
     return {
         "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
         "site": n.member.site, "version": n.version, "models": len(n.digests),
-        "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes, "load": n.load,
+        "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes,
+        "limit_bytes": n.quota_bytes or n.cached_bytes + n.free_bytes, "load": n.load,
         "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
         "unreached": unreached,
     }  # fmt: skip
+
+
+def _copies(kept: tuple[int, int] | None) -> dict[str, object]:
+    """Copies of the part that has the fewest, and those that are wanted, of a model that is kept."""
+    return {"keep": None if kept is None else {"have": kept[0], "target": kept[1]}}
 
 
 async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, object]:

@@ -35,6 +35,12 @@ async def test_nodes_appear_and_a_pull_moves(make_cluster: MakeCluster, model: P
         for pull in pulls:
             pull.wait()
         await page.wait("document.querySelector('.model .right').textContent == '100 %'")
+        facts = await page.run("document.querySelector('.model .facts').textContent")
+        assert "2 copies" in facts
+        full = await page.run(
+            "[...document.querySelectorAll('#nodes .bar')].map((b) => b.getAttribute('aria-label'))"
+        )
+        assert [" kept" in label for label in full] == [True, True], full
         # Each agent tells with its next heartbeat how its pull ended.
         await page.wait("document.querySelectorAll('#pulls tbody tr').length == 2", 30)
         ended = await page.run("document.querySelector('#pulls tbody').innerText")

@@ -9,7 +9,7 @@ const { bytes, modelName, natural, pace, percent, plural } = words;
 const COMPACT = 50; // models from which on they are rows of a table
 const TOOLS = 6; // models from which on there is something to search
 const STALLED_MS = 30000;
-const COLUMNS = [["", "what"], ["", ""], ["size", "n"], ["complete on", "n"], ["", "there"], ["", "n"],
+const COLUMNS = [["", "what"], ["", ""], ["size", "n"], ["copies", "n"], ["complete on", "n"], ["", "there"], ["", "n"],
   ["from storage", "n"]];
 
 function watch(swarms, at) {
@@ -32,6 +32,7 @@ function judge(swarm, failed) {
   const quiet = swarm.pulling ? quietFor(swarm.digest) : 0;
   if (quiet > STALLED_MS) return { rank: 1, kind: "trouble", look: "bad", word: `nothing came for ${Math.round(quiet / 1000)} s` };
   const pulling = swarm.pulling || swarm.wanting;
+  if (lacks(swarm)) return { rank: 2, kind: "trouble", look: "bad", word: copies(swarm) };
   if (pulling) return { rank: 2, kind: "pulling", look: "busy", word: `${pulling} pulling` };
   if (swarm.complete === swarm.members) return { rank: 3, kind: "complete", look: "good", word: "complete" };
   return { rank: 3, kind: "partial", look: "", word: "in part" };
@@ -63,8 +64,16 @@ function clearWishes() {
 function facts(swarm) {
   const size = swarm.bytes ? `${bytes(swarm.bytes)} · ` : "";
   const flow = pace(rateOfModel(swarm), swarm.missing_bytes);
-  return `${size}complete on ${swarm.complete} of ${plural(swarm.members, "node")}${flow ? ` · ${flow}` : ""}`;
+  return `${size}${copies(swarm)} · complete on ${swarm.complete} of ${plural(swarm.members, "node")}${flow ? ` · ${flow}` : ""}`;
 }
+
+// Copies beside those that are wanted, of a model that is kept; else what its parts make together.
+const copies = ({ keep, share, members }) => {
+  if (keep) return `${keep.have}/${keep.target} copies`;
+  const count = Math.round(100 * share * members) / 100;
+  return `${count} ${count === 1 ? "copy" : "copies"}`;
+};
+const lacks = ({ keep }) => keep !== null && (keep.have < keep.target || !keep.target);
 
 const alpha = (swarm) => (swarm.alpha === null ? "" : ` (${swarm.alpha.toFixed(2)} ×)`);
 const opened = (row, digest, chosen) => row.setAttribute("aria-expanded", String(chosen === `model=${digest}`));
@@ -103,8 +112,8 @@ function buildTableRow(row) {
   name.setAttribute("aria-controls", "detail");
   name.dataset.opens = `model=${row.swarm.digest}`;
   make("span", "chip", line.cells[1]);
-  buildBar(line.cells[4]);
-  make("span", "right", line.cells[4]);
+  buildBar(line.cells[5]);
+  make("span", "right", line.cells[5]);
   return line;
 }
 
@@ -113,11 +122,12 @@ function drawTableRow(line, { swarm, state }, chosen) {
   drawLink(cells[0].firstChild, modelName(swarm), `model=${swarm.digest}`);
   tone(cells[1].firstChild, state.look, state.word);
   fill(cells[2], swarm.bytes ? bytes(swarm.bytes) : "");
-  say(cells[3], `${swarm.complete} of ${swarm.members}`);
-  drawShare(cells[4].firstChild, swarm);
-  say(cells[4].lastChild, percent(swarm.share));
-  fill(cells[5], pace(rateOfModel(swarm), swarm.missing_bytes));
-  say(cells[6], `${bytes(swarm.bytes_origin)}${alpha(swarm)}`);
+  say(cells[3], copies(swarm));
+  say(cells[4], `${swarm.complete} of ${swarm.members}`);
+  drawShare(cells[5].firstChild, swarm);
+  say(cells[5].lastChild, percent(swarm.share));
+  fill(cells[6], pace(rateOfModel(swarm), swarm.missing_bytes));
+  say(cells[7], `${bytes(swarm.bytes_origin)}${alpha(swarm)}`);
   line.classList.toggle("open", chosen === `model=${swarm.digest}`);
   opened(cells[0].firstChild, swarm.digest, chosen);
 }

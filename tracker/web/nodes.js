@@ -2,11 +2,11 @@
 // The table of nodes.
 
 const nodes = (() => {
-const { $, MAX_ROWS, buildLink, buildRow, drawLink, fill, make, more, reconcile, say, tone } = dom;
-const { bytes, natural, nodeName, place, plural, span } = words;
+const { $, MAX_ROWS, buildBar, buildLink, buildRow, drawLink, fill, make, more, reconcile, say, tone } = dom;
+const { bytes, natural, nodeName, percent, place, plural, span } = words;
 
 const TOOLS = 6; // nodes from which on there is something to search
-const COLUMNS = [["", "what"], ["", ""], ["place", ""], ["models", "n"], ["cached", "n"], ["free", "n"],
+const COLUMNS = [["", "what"], ["", ""], ["place", ""], ["models", "n"], ["cached", "there"], ["free", "n"],
   ["uploads", "n"], ["release", ""], ["seen", "n"]];
 
 // A node's state in a word or two, and a rank: who looks for what is missing sees it first.
@@ -28,19 +28,35 @@ function build() {
   name.setAttribute("aria-controls", "detail");
   make("small", "", row.cells[0]);
   make("span", "chip", row.cells[1]);
+  buildBar(row.cells[4]);
+  make("span", "right", row.cells[4]);
   return row;
+}
+
+// How full the cache is: what the cluster keeps there, and the rest.
+function drawRoom(cell, node) {
+  const [bar, text] = cell.children, limit = node.gone_s === undefined ? node.limit_bytes : 0;
+  const share = limit ? Math.min(1, node.cached_bytes / limit) : 0;
+  const kept = limit ? Math.min(share, node.kept_bytes / limit) : 0;
+  [kept, 0, share - kept].forEach((part, n) => { bar.children[n].style.width = `${100 * part}%`; });
+  bar.hidden = !limit;
+  bar.setAttribute("aria-valuenow", String(Math.floor(100 * share)));
+  bar.setAttribute("aria-label", `${nodeName(node)}: ${percent(share)} of ${bytes(limit)}, ${bytes(node.kept_bytes || 0)} kept`);
+  bar.title = limit ? `${percent(share)} of ${bytes(limit)}` : "";
+  say(text, limit ? `${bytes(node.cached_bytes)} of ${bytes(limit)}` : "–");
 }
 
 function draw(row, { node, state }, chosen) {
   const gone = node.gone_s !== undefined, cells = row.cells;
-  const texts = [place(node) || "–", ...(gone ? ["–", "–", "–", "–"]
-    : [String(node.models), bytes(node.cached_bytes), bytes(node.free_bytes), String(node.load)]),
+  const texts = [place(node) || "–", ...(gone ? ["–", null, "–", "–"]
+    : [String(node.models), null, bytes(node.free_bytes), String(node.load)]),
   node.version, gone ? "–" : `${span(node.last_seen_s)} ago`];
   drawLink(cells[0].firstChild, nodeName(node), `node=${node.node}`);
   cells[0].firstChild.setAttribute("aria-expanded", String(chosen === `node=${node.node}`));
   say(cells[0].lastChild, node.name ? `${node.address} · ${node.node}` : node.address);
   tone(cells[1].firstChild, state.look, state.word);
-  texts.forEach((text, n) => fill(cells[n + 2], text));
+  texts.forEach((text, n) => { if (text !== null) fill(cells[n + 2], text); });
+  drawRoom(cells[4], node);
   row.classList.toggle("away", gone || !node.connected);
   row.classList.toggle("open", chosen === `node=${node.node}`);
 }

@@ -23,6 +23,7 @@ class Node:
     load: int = 0
     free_bytes: int = 0
     cached_bytes: int = 0
+    quota_bytes: int = 0  # of its cache; 0: none
     warms: bool = False  # it can be told to fetch a model
     tells: bool = False  # it can be asked what runs and what ended there
     keeps: bool = False  # it can be ordered to keep parts of models
@@ -120,6 +121,7 @@ class Registry:
         record.load = said.load
         record.free_bytes = said.free_bytes
         record.cached_bytes = said.cached_bytes
+        record.quota_bytes = said.quota_bytes
         record.room_bytes = said.room_bytes or record.room_bytes
 
     def on_disconnected(self, node: NodeId, now: float) -> None:

@@ -213,6 +213,11 @@ class Keeper:
         older = any(intent.wish.older for intent in self._intents.values())
         return not older or now >= self._began + self._settle_s
 
+    def copies(self) -> dict[str, tuple[int, int]]:
+        """Copies and target of each model, by digest; of several intents that of the one that wants the most."""
+        known = [(i.wish.digest, i.progress) for i in self._intents.values() if i.progress]
+        return {d: (p.copies, p.target) for d, p in sorted(known, key=lambda one: one[1].target)}
+
     def orders(self, node: NodeId) -> list[KeepOrder]:
         """A node's whole list."""
         found = []

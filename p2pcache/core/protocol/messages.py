@@ -139,6 +139,7 @@ class Heartbeat(_Message, tag=2, frozen=True):
     ended: tuple[EndedPull, ...] = ()  # since the last one
     # What it can give to parts that it is ordered to keep, with those that it keeps already; 0: it doesn't say.
     room_bytes: int = 0
+    quota_bytes: int = 0  # of its cache; 0: none
 
 
 class Enter(_Message, tag=3, frozen=True):

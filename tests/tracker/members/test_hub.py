@@ -49,6 +49,12 @@ async def test_a_member_is_settled_and_listed() -> None:
         assert row["node"] == "0000000000000007"
         assert row["address"] == "127.0.0.1:7007"
         assert (row["free_bytes"], row["cached_bytes"], row["load"]) == (1000, 2000, 3)
+        assert row["limit_bytes"] == 3000, "without a quota, the rest of the disk counts"
+        await agent.send(m.Heartbeat(free_bytes=1000, cached_bytes=2000, quota_bytes=2500))
+        await agent.ask("status")
+        async with asyncio.timeout(5):
+            while row["limit_bytes"] != 2500:
+                ((row,),) = ((await get(app.address, "/v1/nodes"))[1]["nodes"],)
 
 
 async def test_the_right_key_is_needed(key_file: str) -> None:

@@ -105,6 +105,8 @@ async def test_a_model_is_kept_over_the_trackers_restart(tmp_path: Path) -> None
         for each in chosen:
             await each.obey(digest)
         assert (await state(a, "kept"))["have"] == 2
+        _, body = await get(one.address, "/v1/swarms")
+        assert [row["keep"] for row in body["swarms"]] == [{"have": 2, "target": 2}]
         _, metrics = await get(one.address, "/metrics")
         assert "p2pcache_tracker_kept_models 1.0" in metrics
         assert "p2pcache_tracker_kept_below_target 0.0" in metrics
