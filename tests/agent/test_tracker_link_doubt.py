@@ -73,7 +73,7 @@ async def test_a_silent_tracker_is_doubted_and_believed_on_the_same_connection(
         assert heard.downs == 1
         heard.leases = (5,)  # read meanwhile, as its owner
         relay.frozen.clear()
-        await until(lambda: link.connected, 3)
+        await until(lambda: link.connected)
         assert (heard.ups, link.epoch) == (2, 7)
         assert hub.members._live[NODE + 2] is connection
         (swarm,) = hub.tracking.swarms.values()
