@@ -6,7 +6,7 @@ A tracker that is **doubted** grants nothing, so the node goes by the rules with
 the tracker speaks again, the node announces itself anew on it, and a pause of seconds costs no handshake. A tracker
 that is **lost** is left for another one.
 
-Who is **asked** has a reason to speak, so a tracker that says nothing to a question is doubted sooner: somebody waits.
+A tracker that is **asked** has a reason to speak. One that says nothing then is doubted sooner, because somebody waits.
 
 Looks are counted and not seconds, because a stopped process or a busy loop reads nothing, and that is no silence of the
 tracker.
