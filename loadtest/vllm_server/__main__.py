@@ -23,7 +23,7 @@ from loadtest.vllm_server.ends import VENV
 from loadtest.vllm_server.stage import Figures, Stage
 
 SCENES: tuple[Callable[[Stage], Figures], ...] = (
-    scenes.directory, scenes.streamed, scenes.two_ranks, scenes.agent_killed, scenes.no_agent,
+    scenes.directory, scenes.streamed, scenes.hub_door, scenes.two_ranks, scenes.agent_killed, scenes.no_agent,
     scenes.wrong_setting, living.one_command, living.adapters, living.draft, living.reload_times,
     scenes.compiled,
 )  # fmt: skip

@@ -5,7 +5,7 @@ import subprocess
 import threading
 from pathlib import Path
 
-from loadtest.kit.cluster import Agent
+from loadtest.kit.cluster import Agent, free_ports
 from loadtest.kit.daemons import wait_until
 from loadtest.vllm_server.ends import VENV, Server, engine_environ
 from loadtest.vllm_server.stage import COMMAND_S, REF, Figures, Stage, brought, said, tail_of
@@ -41,6 +41,24 @@ def streamed(stage: Stage) -> Figures:
     stage.check(again)
     said(again, "is complete: vLLM reads it itself")
     return {**found, "fetched": round(brought(agent) / stage.bytes, 3), "line": tail_of(line)}
+
+
+def hub_door(stage: Stage) -> Figures:
+    """`vllm serve org/name` without our plugin: its hub client asks the agent's hub door, and then nobody."""
+    (port,) = free_ports(1)
+    agent = stage.cluster.add_agent("--hf-listen", f"127.0.0.1:{port}")
+    agent.start()
+    wait_until(agent.ready, COMMAND_S)
+    environ = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(stage.root / "hf-home")}
+    name, _, tag = REF.partition(":")
+    flags = ["--revision", tag, "--load-format", "auto"]
+    found = stage.check(Server("hub door", stage.cluster, name, flags, environ=environ))
+    fetched = brought(agent) / stage.bytes
+    assert fetched > 0.99, f"the door's agent brought {fetched:.2f} of the model"
+    agent.stop()
+    offline = environ | {"HF_HUB_OFFLINE": "1"}
+    again = stage.check(Server("offline", stage.cluster, name, flags, environ=offline))
+    return {**found, "fetched": round(fetched, 3), "offline_ready_s": again["ready_s"]}
 
 
 def two_ranks(stage: Stage) -> Figures:

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,8 +193,13 @@ def test_the_time_limit_is_exit_9(agent: FakeAgent, tmp_path: Path) -> None:
     assert time.monotonic() - began < 15  # of the twenty that the agent would have taken
 
 
+def named(name: str) -> dict[str, Any]:
+    """The part of a model's row that `ls -q` reads."""
+    return {"ref": f"{name}:x", "namespace": "", "name": name, "tags": ["x"]}
+
+
 def test_a_reader_that_goes_away_is_no_error(agent: FakeAgent, tmp_path: Path) -> None:
-    agent.document("GET /v1/models", {"models": [{"ref": f"m{i}:x"} for i in range(50_000)]})
+    agent.document("GET /v1/models", {"models": [named(f"m{i}") for i in range(50_000)]})
     process = start(tmp_path, "ls", "-q", "--agent", agent.address)
     assert process.stdout
     assert process.stdout.readline() == "m0:x\n"

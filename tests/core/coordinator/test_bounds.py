@@ -13,7 +13,7 @@ from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
 
 MANY = 1_000_000  # the runs of the largest model
-HELD_S = 1.0  # of processor time; milliseconds on a quiet machine, and minutes if work grows by the square
+HELD_S = 3.0  # of processor time; half a second on a quiet machine, and minutes if work grows by the square
 
 
 def digest(number: int) -> str:
