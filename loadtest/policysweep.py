@@ -58,7 +58,6 @@ KNOBS: dict[str, Knob] = {
     "window, runs": _knob("settings", "window_runs", 8, 32, 64, 256, 1024),
     "requests outstanding": _knob("settings", "outstanding", 3, 5, 7, 10, 14),
     "upload slots": _knob("uploads", "slots", 3, 5, 7, 10, 14),
-    "places behind the slots": _knob("uploads", "queue", 0, 2, 4, 8),
     "neighbours": _knob("members", "neighbours", 6, 12, 24, 40),
     "endgame: a second request after": _knob(
         "settings", "duplicate_after", 1, 2, 4, 8, under=SLOW, words="expected times; a tenth of the nodes slow"),

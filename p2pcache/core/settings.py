@@ -40,10 +40,11 @@ class SwarmSettings:
     # Seconds that proved runs are collected into one have batch. Longer batches delay spreading, shorter ones cost
     # processor time on fast links (docs/lab/0026).
     have_interval_s: float = 0.02
-    # First pause after BUSY: about the time until a slot is free.
-    busy_backoff_s: float = 0.035
-    # Longest pause after several BUSY in a row, each of which doubles it: polling costs processor time.
-    busy_backoff_max_s: float = 0.3
+    # Seconds after BUSY in which a neighbour isn't asked unless it calls: a call may be lost.
+    busy_rest_s: float = 2.0
+    # Seconds for which a neighbour isn't asked that has said that it has no free slot, and says no more: one that has
+    # everything sends no have batches.
+    full_rest_s: float = 0.3
     # Share of the median rate below which a peer is slow and asked last: such a peer would be waited for at the end.
     slow_peer_ratio: float = 0.3
     # Seconds after which a slow peer is tried again: its link may have recovered.
@@ -111,15 +112,6 @@ class UploadSettings:
 
     # Uploads that flow at once: as many as one node requests, so that all requests flow and no link is starved.
     slots: int = 7
-    # Requests that may wait behind the slots; beyond them the answer is BUSY. None wait, since a peer that is told BUSY
-    # finds a node with a free slot (docs/lab/0018).
-    queue: int = 0
-    # Requests, flowing or waiting, that are taken from one or two peers: on a long fast link their requests come in
-    # bursts, and the pause after BUSY is longer than the link's delay (docs/lab/0015).
-    few_askers_places: int = 64
     # Among equals an upload takes as long as a neighbour needs for `slots` runs. Above this multiple of that time slots
     # are closed: the node is slow, and fewer uploads end sooner (docs/lab/0019, 0052).
     pace: float = 4.0
-    # Requests of one peer at once: those of a swarm with few peers, and two that have ended for the peer but not yet
-    # here.
-    per_peer: int = 8

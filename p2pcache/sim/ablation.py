@@ -52,9 +52,7 @@ _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "window": {"settings": {"window_runs": 1 << 20}},
     "bandwidth_delay": {"settings": {"ahead_per_peer": 0}},
     "few_peers": {"settings": {"outstanding_few_peers": 1}},
-    "doubled_rests": {"settings": {"busy_backoff_max_s": 0.035}},
     "read_concurrency": {"settings": {"origin_ahead": 0}},
-    "few_askers": {"uploads": {"few_askers_places": 0}},
     "slow_readers": {"leases": {"slow_node_ratio": 1e9}},
 }
 """Rules that do nothing at these settings, by part of a `Storm`."""

@@ -19,14 +19,14 @@ def test_a_neighbour_that_is_busy_or_stalls_for_ever_is_no_overflow() -> None:
     """After 1,024 refusals in a row, five minutes of a busy neighbour, the scheduler died of an OverflowError."""
     peer = Peer(2, 0, 0.0, 0, 0.0)
     for turn in range(1100):
-        peer.on_busy(float(turn), SETTINGS.busy_backoff_s, SETTINGS.busy_backoff_max_s)
+        peer.on_busy(float(turn), SETTINGS.busy_rest_s)
         peer.on_stall(float(turn))
     assert peer.rest_until < 2000
     desk = Desk(runs=1)
     (request,) = desk.meet({2: 1})
     for _ in range(1100):
         desk.do(RequestEnded(request.request, Outcome.BUSY))
-        while not (asked := of(Request, desk.sleep(SETTINGS.busy_backoff_max_s))):
+        while not (asked := of(Request, desk.sleep(SETTINGS.busy_rest_s))):
             pass
         (request,) = asked
     desk.do(RequestEnded(request.request, Outcome.DONE))

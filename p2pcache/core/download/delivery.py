@@ -106,7 +106,7 @@ class Deliveries:
         if now < max(self._review_at, progress_at + self._settings.stuck_after_s):
             return
         self._review_at = now + REFUSAL_REVIEW_S
-        lately = now - LATELY * self._settings.busy_backoff_max_s
+        lately = now - LATELY * self._settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
             since = max(peer.refused_since, progress_at)
             if peer.refused_at >= lately and now >= since + self._patience_s(peer):

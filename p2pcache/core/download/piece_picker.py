@@ -57,7 +57,7 @@ def any_of(runs: RunSet, dice: Random) -> RunIndex:
 
 def choose_peer(
     peers: Iterable[Peer], wanted: RunSet, now: float, per_peer: int, dice: Random,
-    reach: Reach = EVERYWHERE, on: Mechanisms = ALL_ON,
+    reach: Reach = EVERYWHERE, on: Mechanisms = ALL_ON, *, full: bool = False,
 ) -> PeerChoice:  # fmt: skip
     """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
 
@@ -72,6 +72,7 @@ def choose_peer(
         dice: breaks ties.
         reach: runs that may be asked for, by distance.
         on: the rules in force.
+        full: ask those that have no free slot, too.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
@@ -84,7 +85,7 @@ def choose_peer(
         )  # the cheapest test first: this loop is a tenth of a storm's work
         if in_flight >= per_peer and in_flight >= per_peer + peer.extra_requests:
             continue
-        rest_until = peer.rest_until
+        rest_until = peer.rest_until if full else max(peer.rest_until, peer.full_until)
         if rest_until > now:
             if rest_until < retry_at and peer.have & within[peer.distance]:
                 retry_at = rest_until

@@ -11,7 +11,7 @@ from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
-from p2pcache.core.download.settings import JITTER_LEAST, JITTER_MORE, LEAD, LOST_PAUSE_S, REVIEW_S
+from p2pcache.core.download.settings import LEAD, LONELY, LOST_PAUSE_S, REVIEW_S
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
@@ -38,6 +38,7 @@ class RequestPass(NamedTuple):
         per_peer: requests in flight to one of them, beside those that its link holds.
         waits: the request will wait for the peer's last one to end, so it doesn't count as one that flows.
         idle: its peers serve nobody, so more requests may flow.
+        blind: peers that have no free slot are asked, too, one of them if next to nothing flows.
     """
 
     name: str
@@ -46,6 +47,7 @@ class RequestPass(NamedTuple):
     per_peer: int
     waits: bool = False
     idle: bool = False
+    blind: bool = False
 
 
 class Requester:
@@ -158,16 +160,19 @@ class Requester:
         """
         if runs & self._endgame.overdue:
             self.deadline = now
-        if peer.rest_until > now:
-            self.deadline = min(self.deadline, peer.rest_until)
+        if peer.free_at > now:
+            self.deadline = min(self.deadline, peer.free_at)
             return
         self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
         if self._on.idle_peers and peer.is_idle and not peer.distance:
             self._perform(RequestPass("idle", ALL, (peer,), 1, idle=True), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
-        """A neighbour that was BUSY has room, and has told us first."""
+        """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
         if not peer.on_recall(now):
+            return
+        if not self._limits.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
+            peer.full_until = now + self._settings.full_rest_s
             return
         self.deadline = min(self.deadline, peer.rest_until)
         if peer.rest_until <= now:
@@ -189,7 +194,7 @@ class Requester:
             if outcome is Outcome.BUSY:
                 counters.busy += 1
                 if not request.waits:  # one that sends to us only keeps no place for the next run
-                    self._rest(peer, now)
+                    peer.on_busy(now, self._settings.busy_rest_s)
             elif outcome is Outcome.REFUSED:
                 counters.refused += 1
                 self._book.on_refused(peer, 1 << request.run)
@@ -205,11 +210,6 @@ class Requester:
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
             self._limits.on_link_measured()
         self._timing.on_run(now - request.since, across=peer.distance > 0)
-
-    def _rest(self, peer: Peer, now: float) -> None:
-        jitter = JITTER_LEAST + JITTER_MORE * self._dice.random()
-        settings = self._settings
-        peer.on_busy(now, settings.busy_backoff_s * jitter, settings.busy_backoff_max_s * jitter)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
         self._story.counters.mismatched += 1
@@ -240,8 +240,9 @@ class Requester:
             self._review(now)
         retry_at = math.inf
         for one in self._passes(now):
-            retry_at = self._perform(one, now, out)
-        self.deadline = min(self.deadline, retry_at)  # of the last pass, which has all neighbours
+            found_at = self._perform(one, now, out)
+            retry_at = min(retry_at, found_at) if one.blind else found_at
+        self.deadline = min(self.deadline, retry_at)  # of the passes that have all neighbours
         if self._on.endgame and self._limits.may_ask(across=True) and self._states.needed:
             for late, peer in self._endgame.candidates(readings, now):
                 late.duplicated = True
@@ -260,6 +261,8 @@ class Requester:
         5. *Idle*: neighbours that serve nobody, one request each; more requests may flow than usual. Nodes that keep a
            part of a model each are read from at once.
         6. *Fill*: everything else.
+        7. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
+           need, we stand in its line, or find that it serves nobody.
         """
         everybody, per_peer = self._book.peers.values(), self._limits.per_peer
         sender = self._with_free_slot(now)
@@ -275,11 +278,13 @@ class Requester:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, idle=True)
         yield RequestPass("fill", ALL, everybody, per_peer)
+        if self._requests.flowing <= LONELY:
+            yield RequestPass("blind", ALL, everybody, per_peer, blind=True)
 
     def _with_free_slot(self, now: float) -> Peer | None:
         """The neighbour that has just ended an upload to us, if it should be asked for the next run."""
         peer, self._free_slot = self._free_slot, None
-        if peer is None or peer.slow or peer.rest_until > now or not self._limits.suits(peer):
+        if peer is None or peer.slow or peer.free_at > now or not self._limits.suits(peer):
             return None
         return peer
 
@@ -301,7 +306,7 @@ class Requester:
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.deadline = min(self.deadline, due)
-            elif peer.rest_until <= now and self._limits.suits(peer):
+            elif not peer.stalls and self._limits.suits(peer):
                 yield peer
                 request.asked_ahead = peer.in_flight > 1
 
@@ -317,12 +322,14 @@ class Requester:
                 break
             reach = self._book.reach if one.waits else self._reach
             peer, retry_at = piece_picker.choose_peer(
-                one.peers, runs, now, one.per_peer, self._dice, reach, self._on
-            )
+                one.peers, runs, now, one.per_peer, self._dice, reach, self._on, full=one.waits or one.blind,
+            )  # fmt: skip
             run = -1 if peer is None else self._run_from(peer, reach)
             if peer is None or run < 0:
                 return retry_at
             self._ask(peer, run, now, out, waits=one.waits)
+            if one.blind:
+                break
         return math.inf
 
     def _review(self, now: float) -> None:

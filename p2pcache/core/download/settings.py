@@ -12,11 +12,12 @@ FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs
 MOST_IDLE = 16
 NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
 
+# Requests that flow while a full neighbour is asked all the same: a lone one may wait for a slow node.
+LONELY = 1
+
 # -- rests --
 
 LOST_PAUSE_S = 1.0  # of a neighbour whose request was LOST: PeerLeft usually follows
-# Factor of a rest after BUSY, or all nodes that were refused would come back together: the least, and what dice add.
-JITTER_LEAST, JITTER_MORE = 0.6, 0.8
 
 # -- endgame --
 
@@ -31,7 +32,7 @@ PATIENT = 8
 UNMEASURED = 2
 # Uploads before ours that are believed: at a slow node each may take a whole round of slots.
 MOST_TURNS = 4
-LATELY = 4  # longest rests after a refusal: a neighbour that refused earlier wasn't asked since
+LATELY = 2  # rests after a refusal: a neighbour that refused earlier wasn't asked since
 REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
 

@@ -2,6 +2,7 @@
 
 from p2pcache.core import backoff
 from p2pcache.core.peers.settings import FADE, LEAST_REST_S, STALL_PAUSE_MAX_S, STALL_PAUSE_S
+from p2pcache.core.upload.settings import FULL
 from p2pcache.ids import NodeId, RunSet
 
 
@@ -68,8 +69,9 @@ class Peer:
     crowded neighbour is a slow one.
     """
 
-    __slots__ = ("bdp", "delivers", "distance", "have", "in_flight", "load", "node", "progress_at", "rated_bytes",
-                 "rated_s", "refusals", "refused_at", "refused_since", "rest_until", "slow", "stalls")  # fmt: skip
+    __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "in_flight", "load", "node", "progress_at",
+                 "rated_bytes", "rated_s", "refusals", "refused_at", "refused_since", "rest_until", "slow",
+                 "stalls")  # fmt: skip
 
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -86,9 +88,10 @@ class Peer:
         self.node = node
         self.distance = distance
         self.have = have
-        self.load = 0  # peers that it serves or lets wait, as it last said
+        self.load = 0  # as it last said; `FULL` or more: it has no free slot
         self.in_flight = 0  # our requests to it that haven't ended
         self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
+        self.full_until = 0.0  # nor before this one while others send to us: it has no free slot
         self.progress_at = now  # its last progress, or when it began to owe us something
         self.rated_bytes = 0.0  # fading sum of proved bytes
         self.rated_s = 0.0  # fading sum of the seconds for them
@@ -125,6 +128,12 @@ class Peer:
         self.bdp.on_bytes(nbytes, now)
         if nbytes:
             self.stalls = self.refusals = 0
+            self.rest_until = self.full_until = 0.0  # its slot is ours
+
+    @property
+    def free_at(self) -> float:
+        """From when on it may be asked, in seconds, as far as we know."""
+        return max(self.rest_until, self.full_until)
 
     @property
     def is_idle(self) -> bool:
@@ -136,25 +145,31 @@ class Peer:
         self.in_flight -= 1
         self.progress_at = now
 
-    def on_busy(self, now: float, pause_s: float, most_s: float) -> None:
-        """It answered BUSY: let it rest, twice as long with each BUSY in a row.
+    def on_load(self, load: int, now: float, rest_s: float) -> None:
+        """It says its load.
 
         Args:
+            load: `FULL` or more: it has no free slot.
             now: seconds.
-            pause_s: of the first rest.
-            most_s: of the longest rest.
+            rest_s: for which it isn't asked if it has none.
         """
-        self.rest_until = now + backoff.pause_s(pause_s, most_s, self.refusals)
+        self.load = load
+        # It has places for requests across a boundary that no others take.
+        self.full_until = now + rest_s if load >= FULL and not self.distance else 0.0
+
+    def on_busy(self, now: float, rest_s: float) -> None:
+        """It answered BUSY: it isn't asked for `rest_s`, unless it calls."""
+        self.rest_until = now + rest_s
         self.refused_at = now
         self.refused_since = self.refused_since if self.refusals else now
         self.refusals += 1
 
     def on_recall(self, now: float) -> bool:
-        """It says that it has room again; returns whether that ends a rest after BUSY."""
+        """It says that it has room for us; returns whether that ends a rest after BUSY."""
         if not self.refusals or self.stalls:
             return False
-        self.refused_since = now  # it serves others, so its refusals were no sign of a hang
-        self.rest_until = min(self.rest_until, max(now, self.refused_at + LEAST_REST_S))
+        self.refusals = 0  # it serves others, so its refusals were no sign of a hang
+        self.rest_until, self.full_until = max(now, self.refused_at + LEAST_REST_S), 0.0
         return True
 
     def on_stall(self, now: float) -> None:

@@ -207,7 +207,7 @@ class PeerBook:
             yield PeerView(
                 peer.node, (peer.have & needed).bit_count(), peer.in_flight, peer.load,
                 peer.rate(now, self._settings.duplicate_min_s), peer.slow,
-                max(0.0, peer.rest_until - now), peer.delivers,
+                max(0.0, peer.free_at - now), peer.delivers,
             )  # fmt: skip
 
     def check(self) -> None:

@@ -232,10 +232,10 @@ class Scheduler:
         peer = self._book.peers.get(event.peer)
         if peer is None:
             return  # it is banned, or the batch overtook the end of its connection
-        peer.load = event.load
         if not event.runs:
             self._requester.on_recall(peer, now)
             return
+        peer.on_load(event.load, now, self._settings.full_rest_s)
         held = self._book.rarity.held
         runs = self._book.on_have(peer, event.runs & self._states.full) & self._states.missing
         if runs and not peer.delivers:

@@ -17,11 +17,15 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 # Uploads in a row after which a peer makes room for one that was turned away. Each change costs a call and a new
 # question.
 QUANTUM = 8
-OWN_REQUESTS = 3  # of one peer: the active one, the next, and one whose end it saw before we did
-FEW_ASKERS = 2  # peers; with up to this many a long queue keeps nobody else waiting
-# Requests among which askers are counted: those that wait at one moment are often few in a storm of many
-# (docs/lab/0018).
-LATELY = 32
+# Uploads in a row after which a peer doesn't take a place back for which another one was called. From the first one on,
+# a peer that is only late with its next request would be told BUSY in vain.
+HALF_QUANTUM = QUANTUM // 2
+
+# -- load --
+
+# A neighbour that says this load or more has no free slot: on the wire a count of slots, and seven is the usual number
+# (docs/protocol.md).
+FULL = 7
 
 # -- random loss --
 

@@ -8,7 +8,7 @@ from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
-from p2pcache.core.upload.settings import FEW_ASKERS, LATELY, OWN_REQUESTS, QUANTUM
+from p2pcache.core.upload.settings import FULL, HALF_QUANTUM, QUANTUM
 from p2pcache.core.upload.slots import PacedSlots, SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -22,17 +22,16 @@ class UploadQueue(Generic[Item]):
 
     Admission:
 
-    - A peer takes one place. There are as many places as open slots (`PacedSlots`), and `settings.queue` more. A peer
-      that finds none is told BUSY at once and can ask somebody else; a long queue would hold its request here.
-    - A peer that is served or waits may have its next request wait, so that its slot doesn't stand empty for a round
-      trip. So it would keep its slot for ever. After a **quantum** of uploads beside peers that were turned away its
-      next request is told BUSY too, and it stands behind them in line.
-    - With one or two askers there are more places: on a long link they ask far ahead.
-    - A request takes no place from those of an earlier priority: they don't see it. A warm or background request has no
-      place behind the slots, and its next one doesn't wait. The background has a place beside pulls only where
-      they leave most of the uplink (`SpareUplink`).
+    - A peer takes one place. There are as many places as open slots (`PacedSlots`). A peer that finds none is told BUSY
+      at once and can ask somebody else; a queue would hold its request here.
+    - A peer that is served or waits may have its next requests wait, so that its slot doesn't stand empty for a round
+      trip. It knows how many its link holds. So it would keep its slot for ever. After a **quantum** of uploads beside
+      peers that were turned away its next request is told BUSY too, and it stands behind them in line. After half of
+      it, it takes no place from one that was called.
+    - A request takes no place from those of an earlier priority: they don't see it. The next request of a warm or
+      background pull doesn't wait. The background has a place beside pulls only where they leave most of the uplink
+      (`SpareUplink`).
     - A slow receiver takes no place from the others (`SlowReceivers`).
-    - Several peers share the places evenly.
 
     Order: by priority, and among equals the peers go round. A peer has one active upload at most, since its uploads
     share a connection.
@@ -56,13 +55,19 @@ class UploadQueue(Generic[Item]):
         self._refusals: Refusals[Item] = Refusals()
         # Peer -> its uploads since it was turned away last, while others were turned away.
         self._turns: dict[NodeId, int] = {}
-        self._askers: deque[NodeId] = deque(maxlen=LATELY)  # of the last requests
         self._open = True
 
     @property
     def load(self) -> int:
-        """Peers that are served or wait. Every have batch tells it to the neighbours."""
+        """Peers that are served or wait."""
         return len(self._active.keys() | self._waiting.keys())
+
+    @property
+    def told_load(self) -> int:
+        """The load as every have batch tells it to the neighbours: below `FULL` while a slot is free."""
+        if self._taken(Priority.BACKGROUND) < self._slots.open_count:
+            return min(self.load, FULL - 1)
+        return max(self.load, FULL)
 
     @property
     def active(self) -> int:
@@ -85,16 +90,13 @@ class UploadQueue(Generic[Item]):
             item: that it asks for.
             priority: of the request.
         """
-        self._askers.append(peer)
-        own = len(self._waiting.get(peer, ())) + (peer in self._active)
-        few_places = self._few_askers_places if priority.is_waited_for else 0
-        next_waits = own and priority.is_waited_for and self._on.next_waits
-        full = not next_waits and self._taken(priority) >= max(self._places(priority), few_places)
-        full = full or self._must_make_room(peer, priority)
+        here = peer in self._active or peer in self._waiting
+        next_waits = here and priority.is_waited_for and self._on.next_waits
+        full = not next_waits and self._is_full(peer, priority)
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
-        if not self._open or full or own >= self._share(peer, priority, few_places):
-            if full and priority.is_waited_for:
+        if not self._open or full or self._must_make_room(peer, priority):
+            if priority.is_waited_for:
                 self._refusals.refuse(peer, item)
                 self._turns.pop(peer, None)
             return False
@@ -169,7 +171,6 @@ class UploadQueue(Generic[Item]):
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
-        self._askers = deque((one for one in self._askers if one != peer), maxlen=LATELY)
         self._refusals.withdraw(peer)
         self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
@@ -183,8 +184,6 @@ class UploadQueue(Generic[Item]):
         """Assert the invariants."""
         self._slow.check(self._active)
         assert len(self._active) <= 2 * self._settings.slots
-        most = self._settings.slots + self._settings.queue
-        assert self.load <= 4 * max(most, self._settings.few_askers_places)
         assert set(self._rotation) == set(self._waiting)
         assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
@@ -219,9 +218,11 @@ class UploadQueue(Generic[Item]):
 
     # -- places -------------------------------------------------------------------------------
 
-    def _places(self, priority: Priority) -> int:
-        """Places for requests of this priority and the ones before it."""
-        return self._slots.open_count + (self._settings.queue if priority.is_waited_for else 0)
+    def _is_full(self, peer: NodeId, priority: Priority) -> bool:
+        """Whether there is no free place for this peer, or it had half its quantum and another one was called."""
+        free = self._slots.open_count - self._taken(priority)
+        behind = self._turns.get(peer, 0) >= HALF_QUANTUM and priority is Priority.USUAL
+        return free <= 0 or (behind and self._refusals.keeps(peer, free))
 
     def _must_make_room(self, peer: NodeId, priority: Priority) -> bool:
         """Whether this peer had its quantum, and others were turned away. An urgent request makes room for nobody."""
@@ -240,22 +241,3 @@ class UploadQueue(Generic[Item]):
         peers = {peer for peer, (one, _) in self._active.items() if one <= priority}
         peers.update(peer for peer, line in self._waiting.items() if line[0][0] <= priority)
         return len(peers - self._slow.peers)
-
-    @property
-    def _few_askers_places(self) -> int:
-        """All places while few peers ask; 0: they aren't few, or this node is to serve less."""
-        if self._slots.limited:
-            return 0
-        askers: set[NodeId] = set()
-        for peer in self._askers:
-            askers.add(peer)
-            if len(askers) > FEW_ASKERS:
-                return 0
-        return self._settings.few_askers_places
-
-    def _share(self, peer: NodeId, priority: Priority, few_places: int) -> int:
-        """Requests that one peer may have here, the active one included."""
-        peers = len(self._active.keys() | self._waiting.keys() | {peer})
-        least = OWN_REQUESTS if priority.is_waited_for else 1
-        even = (self._slots.open_count + self._settings.queue) // peers
-        return max(min(self._settings.per_peer, max(least, even)), few_places // peers)

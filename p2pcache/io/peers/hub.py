@@ -131,7 +131,7 @@ class Hub:
             inbox: the way to that loop.
             receiver: receives on the connections that we opened.
             reader: receives on those that peers opened.
-            load: uploads active and waiting, as HAVE messages say it.
+            load: as HAVE messages say it.
             tls: our certificate; None: connections are plain TCP.
         """
         self.node = node

@@ -92,7 +92,7 @@ class PeerNet:
         Args:
             node: our id.
             secret: the cluster key.
-            uploads: slots and queue.
+            uploads: the slots.
             upload_bytes_per_s: cap on payload sent; None or 0: none.
             download_bytes_per_s: cap on payload received; None or 0: none.
             disk: rate of writes to the cache, shared with its other writers.
@@ -133,7 +133,7 @@ class PeerNet:
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or join(bound[0], bound[1]),
             receiver=ReceiveLoop(inbox, parser, threads=threads, down=self._down, disk=self._disk),
-            reader=ControlReader(loop, parser), load=lambda: uploads.load, tls=self._tls,
+            reader=ControlReader(loop, parser), load=lambda: uploads.told_load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
         self._started = _Parts(hub, uploads, writers, listener, liveness)

@@ -155,8 +155,8 @@ class SimNode(NodeState):
 
     @property
     def load(self) -> int:
-        """Requests that wait for it or are being served."""
-        return self.uploads.queue.load
+        """Its load, as have batches say it."""
+        return self.uploads.queue.told_load
 
     def wake(self, when: float) -> None:
         """Arm the one timer."""

@@ -94,7 +94,7 @@ class NodeState(ABC):
     @property
     @abstractmethod
     def load(self) -> int:
-        """Requests that wait for it or are being served."""
+        """Its load, as have batches say it."""
 
     @abstractmethod
     def post(self, event: events.Event) -> None:

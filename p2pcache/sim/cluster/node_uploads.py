@@ -124,4 +124,4 @@ class NodeUploads:
         node.send(asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
         for refused in self.queue.recall():
-            node.send(refused.asker, refused.asker.on_have_batch, node.node, 0, self.queue.load)
+            node.send(refused.asker, refused.asker.on_have_batch, node.node, 0, node.load)

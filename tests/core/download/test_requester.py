@@ -14,6 +14,7 @@ from p2pcache.core.swarm.events import (
     RequestEnded,
     Urgent,
 )
+from p2pcache.core.upload.settings import FULL
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
 
 TOOK_S = 1.0  # that each run takes
@@ -118,11 +119,63 @@ def test_a_recall_does_not_end_the_rest_after_a_stall() -> None:
     assert of(Request, desk.do(PeerHas(2, 0, 0))) == []
 
 
-def test_a_recall_without_a_refusal_tells_the_load_only() -> None:
-    desk = Desk(runs=4)
-    desk.meet({2: 1})
-    assert desk.do(PeerHas(2, 0, 3)) == []
-    assert desk.s._book.peers[2].load == 3
+def test_a_recall_that_we_have_no_use_for_is_gone() -> None:
+    desk = Desk(runs=100)
+    for request in full_room(desk)[:2]:
+        end(desk, request, Outcome.BUSY)
+    (first, second) = (p for p in desk.s._book.peers.values() if p.refusals)
+    desk.now += 0.1
+    assert of(Request, desk.do(PeerHas(first.node, 0, 6))) == [], "others have our requests by now"
+    (asked, *_) = desk.s._requester._requests.by_number
+    end(desk, Request(asked, 0, 0), Outcome.REFUSED)
+    asked_of = {r.peer.node for r in desk.s._requester._requests.by_number.values()}
+    assert not asked_of & {first.node, second.node}
+    assert of(Request, desk.do(PeerHas(first.node, 1, 6))) == []
+    desk.s.check()
+
+
+# -- full neighbours -------------------------------------------------------------------------
+
+
+def test_a_full_neighbour_is_asked_when_it_says_that_it_has_room() -> None:
+    desk = Desk(runs=3)
+    desk.meet({2: 0})
+    assert of(Request, desk.do(PeerHas(2, 1, FULL))) == []
+    desk.now += 0.1
+    assert len(of(Request, desk.do(PeerHas(2, 2, FULL - 1)))) == 2
+
+
+def test_a_full_neighbour_that_says_no_more_is_asked_after_a_while() -> None:
+    """One that has everything sends no have batches."""
+    desk = Desk(runs=1)
+    desk.meet({2: 0})
+    assert of(Request, desk.do(PeerHas(2, 1, FULL))) == []
+    assert of(Request, desk.sleep(SETTINGS.full_rest_s - 0.01)) == []
+    assert len(of(Request, desk.sleep(0.02))) == 1
+
+
+@pytest.mark.parametrize("flows", [False, True])
+def test_a_neighbour_that_says_again_and_again_that_it_is_full_is_asked_if_little_flows(
+    flows: bool,
+) -> None:
+    """It may be the only one that has what we need: then we stand in its line."""
+    desk = Desk(runs=100)
+    desk.meet({2: 0, 3: flows << 99, 4: flows << 98})
+    asked = []
+    for turn in range(10):
+        asked += of(Request, desk.do(PeerHas(2, 1 << turn, FULL)))
+        asked += of(Request, desk.sleep(0.8 * SETTINGS.full_rest_s))
+    assert [one.peer for one in asked] == ([] if flows else [2]), "one question, since none flows"
+
+
+def test_after_busy_a_neighbour_with_room_calls_first() -> None:
+    """Its room is for those that it calls: whoever waited longest."""
+    desk = Desk(runs=3)
+    (asked,) = desk.meet({2: 1})
+    assert end(desk, asked, Outcome.BUSY) == []
+    assert of(Request, desk.do(PeerHas(2, 2, 0))) == []
+    desk.now += 0.1
+    assert len(of(Request, desk.do(PeerHas(2, 0, 0)))) >= 1
 
 
 def full_room(desk: Desk) -> list[Request]:

@@ -1,4 +1,4 @@
-"""How many requests more a long fat link gets."""
+"""How many requests more a long fat link gets, and when a full neighbour is asked."""
 
 import math
 
@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
-from p2pcache.core.peers.peer import BandwidthDelay
+from p2pcache.core.peers.peer import BandwidthDelay, Peer
+from p2pcache.core.upload.settings import FULL
 from p2pcache.sim.cluster.cluster import Cluster
 
 KiB = 1024
@@ -91,3 +92,16 @@ def test_the_link_stays_full(rate: float, rtt_s: float, run_bytes: int, seeds: i
     ideal_s = runs * run_bytes / rate
     assert ideal_s / (puller.finished - began - dialled) >= 0.95
     assert puller.scheduler.counters.busy == 0
+
+
+def test_who_is_full_rests_unless_it_is_beyond_a_boundary() -> None:
+    near, far = Peer(2, 1, 0.0), Peer(3, 1, 0.0, distance=1)
+    for peer in (near, far):
+        peer.on_load(FULL, 1.0, 2.0)
+    assert near.free_at == 3.0
+    assert far.free_at <= 1.0, "it has places for requests across the boundary"
+    near.on_load(FULL - 1, 1.5, 2.0)
+    assert near.free_at <= 1.5
+    near.on_stall(1.5)
+    near.on_load(0, 1.6, 2.0)
+    assert near.free_at > 1.6, "a free slot doesn't mend a stall"

@@ -201,7 +201,7 @@ class Machine(RuleBasedStateMachine):
         if not limits.may_ask(across=True):
             return
         for peer in self.s._book.peers.values():
-            if peer.rest_until <= self.now and peer.in_flight < limits.per_peer and not peer.slow:
+            if peer.free_at <= self.now and peer.in_flight < limits.per_peer and not peer.slow:
                 assert not peer.have & self.s._states.free
 
     def teardown(self) -> None:

@@ -20,7 +20,7 @@ def test_a_receiver_is_slow_before_its_upload_is_over() -> None:
 
 
 def test_nobody_is_slow_before_some_uploads_have_ended() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=1, few_askers_places=0))
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=1))
     served(queue, 1)
     queue.mark_slow_receivers(0.0)
     queue.mark_slow_receivers(1e6)
@@ -28,9 +28,7 @@ def test_nobody_is_slow_before_some_uploads_have_ended() -> None:
 
 
 def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() -> None:
-    queue: UploadQueue[int] = UploadQueue(
-        UploadSettings(slots=12, queue=4, pace=3.0, few_askers_places=0)
-    )
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=12, pace=3.0))
 
     def active_after(took_s: float, pace_s: float) -> int:
         for peer in range(100, 116):
@@ -55,7 +53,7 @@ def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() ->
 
 
 def test_a_slow_receiver_takes_no_slot_from_the_others() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2))
 
     def served(peer: int, took_s: float) -> None:
         assert queue.offer(peer, 1)
@@ -79,7 +77,7 @@ def test_a_slow_receiver_takes_no_slot_from_the_others() -> None:
 
 
 def test_receivers_are_slow_beside_others_and_no_more_of_them_than_slots() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2, few_askers_places=0))
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=2))
     for peer in range(10):
         assert queue.offer(peer, 1)
         queue.start_next()

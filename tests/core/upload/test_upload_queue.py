@@ -7,11 +7,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
+from p2pcache.core.upload.settings import FULL
 from p2pcache.core.upload.upload_queue import UploadQueue
 from p2pcache.errors import LocalProtocolError
 from tests.core.upload.uploads_kit import opened
 
-SETTINGS = UploadSettings(slots=2, queue=3, per_peer=4, few_askers_places=0)
+SETTINGS = UploadSettings(slots=2)
 
 
 def queue_of(*requests: tuple[int, int]) -> UploadQueue[int]:
@@ -21,9 +22,8 @@ def queue_of(*requests: tuple[int, int]) -> UploadQueue[int]:
     return queue
 
 
-def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
-    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13))
-    assert not queue.offer(1, 14)
+def test_the_requests_of_one_peer_are_served_one_after_the_other() -> None:
+    queue = queue_of((1, 10), (1, 11), (1, 12))
     assert queue.start_next() == (1, 10)
     assert queue.start_next() is None
     queue.on_upload_ended(1, 10)
@@ -32,7 +32,11 @@ def test_one_peer_may_use_its_cap_and_is_served_one_after_the_other() -> None:
 
 
 def test_slots_go_round_the_peers() -> None:
-    queue = queue_of((1, 10), (1, 11), (2, 20), (3, 30))
+    queue = opened(3)
+    for peer in (1, 2, 3):
+        assert queue.offer(peer, 10 * peer)
+        assert queue.offer(peer, 10 * peer + 1)
+    queue.limit_slots(2)
     assert [queue.start_next(), queue.start_next(), queue.start_next()] == [(1, 10), (2, 20), None]
     queue.on_upload_ended(1, 10)
     assert queue.start_next() == (3, 30)
@@ -40,27 +44,27 @@ def test_slots_go_round_the_peers() -> None:
     assert queue.start_next() == (1, 11)
 
 
-def test_full_is_busy_and_a_greedy_peer_yields_to_newcomers() -> None:
-    queue = queue_of((1, 10), (1, 11), (1, 12), (1, 13), (2, 20), (3, 30), (4, 40), (5, 50))
-    assert not queue.offer(6, 60)
-    assert queue.start_next() == (1, 10)
-    queue.on_upload_ended(1, 10)
-    assert not queue.offer(1, 14)  # its share is 3 with other peers present
-    assert queue.start_next() == (2, 20)
-    queue.on_upload_ended(2, 20)
-    assert queue.offer(6, 60)
-    queue.check()
-
-
-def test_a_served_peer_may_have_its_next_request_wait_when_all_places_are_taken() -> None:
-    queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+def test_full_is_busy_but_a_served_peer_may_have_its_next_requests_wait() -> None:
+    queue = queue_of((1, 10), (2, 20))
     assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
-    assert not queue.offer(6, 60)
-    assert queue.offer(1, 11)
-    assert queue.offer(1, 12), "it may have seen the end of its upload before we did"
-    assert not queue.offer(1, 13)
-    assert queue.load == 5
+    assert not queue.offer(3, 30)
+    assert all(queue.offer(1, item) for item in range(11, 60)), "its link may hold that many"
+    queue.on_upload_ended(2, 20)
+    assert queue.offer(3, 30), "they take one place"
+    assert queue.load == 2
     queue.check()
+
+
+def test_neighbours_are_told_whether_a_slot_is_free() -> None:
+    queue = queue_of((1, 10))
+    assert (queue.load, queue.told_load) == (1, 1)
+    assert queue.offer(2, 20)
+    assert (queue.load, queue.told_load) == (2, FULL), "only two slots are open"
+    many = opened(2 * FULL)
+    for peer in range(2 * FULL):
+        assert many.told_load == min(peer, FULL - 1)
+        assert many.offer(peer, peer)
+    assert many.told_load == 2 * FULL
 
 
 def test_a_warm_request_keeps_no_place_from_a_pull() -> None:
@@ -70,16 +74,14 @@ def test_a_warm_request_keeps_no_place_from_a_pull() -> None:
     assert [queue.start_next(), queue.start_next()] == [(1, 10), (2, 20)]
     assert not queue.offer(3, 30, Priority.WARM)
     assert not queue.offer(1, 11, Priority.WARM)
-    assert all(queue.offer(peer, peer) for peer in (4, 5, 6, 7, 8)), (
-        "warm requests take no place from pulls"
-    )
+    assert all(queue.offer(peer, peer) for peer in (4, 5)), "warm requests take no place from pulls"
     queue.on_upload_ended(1, 10)
     assert queue.start_next() == (4, 4)
     queue.check()
 
 
 def test_an_urgent_request_is_served_first_and_finds_a_place_when_all_are_taken() -> None:
-    queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+    queue = queue_of((1, 10), (2, 20))
     assert not queue.offer(6, 60)
     assert queue.offer(6, 60, Priority.URGENT)
     assert queue.offer(7, 70, Priority.URGENT)
@@ -90,17 +92,14 @@ def test_an_urgent_request_is_served_first_and_finds_a_place_when_all_are_taken(
 
 
 def test_places_for_urgent_requests_end_too() -> None:
-    queue = queue_of((1, 10), (2, 20), (3, 30), (4, 40), (5, 50))
+    queue = queue_of((1, 10), (2, 20))
     admitted = sum(queue.offer(peer, peer, Priority.URGENT) for peer in range(100, 200))
-    assert admitted == SETTINGS.slots + SETTINGS.queue, "they see no places but their own"
+    assert admitted == SETTINGS.slots, "they see no places but their own"
 
 
-def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
-    queue = opened(3, 2)
-    queue.limit_slots(1)
+def test_background_is_served_after_everybody() -> None:
+    queue = opened(3)
     assert queue.offer(1, 10, Priority.BACKGROUND)
-    assert not queue.offer(2, 20, Priority.BACKGROUND), "only pulls may wait"
-    queue.limit_slots(3)
     assert queue.offer(2, 20, Priority.BACKGROUND)
     assert queue.offer(2, 21)
     assert queue.offer(3, 30)
@@ -114,31 +113,30 @@ def test_background_waits_behind_everybody_and_takes_no_place_to_wait() -> None:
     queue.check()
 
 
-def test_a_warm_request_waits_behind_pulls_and_before_the_background() -> None:
-    queue = opened(4, 4)
+def test_a_warm_request_is_served_after_pulls_and_before_the_background() -> None:
+    queue = opened(4)
     for peer, priority in enumerate(
         (Priority.BACKGROUND, Priority.WARM, Priority.USUAL, Priority.URGENT)
     ):
         assert queue.offer(peer, peer, priority)
     assert queue.offer(9, 9, Priority.WARM), "it comes before the background"
-    assert not queue.offer(10, 10, Priority.WARM), "only pulls may wait"
     assert [queue.start_next(), queue.start_next()] == [(3, 3), (2, 2)]
     assert {queue.start_next(), queue.start_next()} == {(1, 1), (9, 9)}
     queue.check()
 
 
 def test_active_uploads_go_on_when_slots_become_fewer() -> None:
-    queue = opened(4, 4)
+    queue = opened(4)
     for peer in range(4):
         assert queue.offer(peer, peer)
         assert queue.start_next() is not None
     queue.limit_slots(1)
-    assert queue.offer(9, 9)
-    assert not queue.offer(10, 10), "the slot and the two places behind it are taken"
+    assert not queue.offer(9, 9)
     for peer in range(3):
         queue.on_upload_ended(peer, peer)
-        assert queue.start_next() is None
+        assert not queue.offer(9, 9)
     queue.on_upload_ended(3, 3)
+    assert queue.offer(9, 9)
     assert queue.start_next() == (9, 9)
     queue.limit_slots(100)
     queue.check()
@@ -240,35 +238,3 @@ class Machine(RuleBasedStateMachine):
 
 TestMachine = Machine.TestCase
 TestMachine.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
-
-
-def test_three_peers_that_ask_one_after_the_other_are_not_few_askers() -> None:
-    """Each peer is served before the next one asks, so only one of them is here at any moment."""
-    queue: UploadQueue[int] = UploadQueue(UploadSettings())
-    for peer in (1, 2, 3):
-        assert queue.offer(peer, peer)
-        assert queue.start_next() == (peer, peer)
-        queue.on_upload_ended(peer, peer)
-    admitted = sum(queue.offer(1, 100 + number) for number in range(20))
-    assert 0 < admitted < UploadSettings().few_askers_places / 4
-
-
-def test_one_or_two_askers_may_ask_far_ahead_and_a_third_is_not_kept_waiting() -> None:
-    places = UploadSettings().few_askers_places
-    queue = opened(7, places=places)
-    for number in range(64):  # only these two have asked lately
-        peer = 1 + number % 2
-        assert queue.offer(peer, -number)
-        assert queue.start_next() == (peer, -number)
-        queue.on_upload_ended(peer, -number, 1.0)
-    assert all(queue.offer(1, number) for number in range(places // 2))
-    assert all(queue.offer(2, places + number) for number in range(places // 2))
-    queue.check()
-    assert not queue.offer(1, 999)
-    assert [queue.start_next(), queue.start_next()] == [(1, 0), (2, places)]
-    assert queue.offer(3, 1000)
-    assert queue.start_next() == (3, 1000), "it has a slot of its own"
-    queue.check()
-    queue.on_peer_gone(2)
-    queue.limit_slots(1)  # this node is to serve less, so its queue is short
-    assert not queue.offer(4, 1001)

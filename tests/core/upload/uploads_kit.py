@@ -4,10 +4,9 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.upload_queue import UploadQueue
 
 
-def opened(slots: int, queue: int = 0, places: int = 0) -> UploadQueue[int]:
+def opened(slots: int) -> UploadQueue[int]:
     """A queue whose uplink turned out to be quick: all slots are open."""
-    few = UploadSettings(slots=slots, queue=queue, per_peer=4, few_askers_places=places)
-    queued: UploadQueue[int] = UploadQueue(few)
+    queued: UploadQueue[int] = UploadQueue(UploadSettings(slots=slots))
     for peer in range(1000, 1000 + slots):
         assert queued.offer(peer, peer)
         assert queued.start_next() == (peer, peer)

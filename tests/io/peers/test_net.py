@@ -146,22 +146,25 @@ async def test_after_a_break_the_other_connection_repeats_all_haves() -> None:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-async def test_busy_when_slots_and_queue_are_full() -> None:
-    uploads = UploadSettings(slots=1, queue=1, per_peer=2, few_askers_places=0)
-    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as client:
+async def test_busy_when_slots_are_full_but_not_for_who_is_served() -> None:
+    uploads = UploadSettings(slots=1)
+    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
         server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
-        runs = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:3]
-        for run in runs:
-            client.net.request(DIGEST, run, 1, run)
-        assert await port.end(runs[2]) is Outcome.BUSY
-        client.net.cancel(DIGEST, runs[1])
-        assert await port.end(runs[1]) is Outcome.CANCELLED
+        ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
+        await dialled(one, ours, server)
+        await dialled(other, theirs, server)
+        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+        one.net.request(DIGEST, first, 1, first)
+        one.net.request(DIGEST, second, 1, second)
+        await uploading(server)
+        other.net.request(DIGEST, first, 1, first)
+        assert await theirs.end(first) is Outcome.BUSY
+        one.net.cancel(DIGEST, second)
+        assert await ours.end(second) is Outcome.CANCELLED
 
 
 async def test_a_requester_that_got_busy_hears_of_a_free_slot() -> None:
-    uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)
+    uploads = UploadSettings(slots=1)
     async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
         server.swarm(MODEL, full=True)
         ours, theirs = one.swarm(MODEL), other.swarm(MODEL)

@@ -54,7 +54,7 @@ async def test_a_cap_holds_over_all_peers(capped: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         if capped == "up":
             server = await stack.enter_async_context(
-                node(1, uploads=UploadSettings(slots=PEERS, queue=PEERS), up=RATE)
+                node(1, uploads=UploadSettings(slots=PEERS), up=RATE)
             )
             server.swarm(model, full=True)
             clients = [await stack.enter_async_context(node(2 + n)) for n in range(PEERS)]
@@ -102,7 +102,7 @@ async def test_a_limit_comes_and_goes_while_bytes_flow() -> None:
 
 async def test_background_requests_wait_for_others() -> None:
     model = make_model([CHUNK] * 6)
-    uploads = UploadSettings(slots=1, queue=8)
+    uploads = UploadSettings(slots=1)
     # So slow that all requests arrive while the first chunk is sent.
     async with node(1, uploads=uploads, up=RATE // 10) as server, node(2) as warm, node(
         3
@@ -114,11 +114,11 @@ async def test_background_requests_wait_for_others() -> None:
             one.net.dial(digest, server.number, server.address)
             await port.heard("joined", server.number, server_have(model))
             ports.append(port)
+        warm.net.put_behind(digest, Priority.BACKGROUND)
         warm.net.request(digest, 1, server.number, 0)
         await asyncio.sleep(0)
         pull.net.request(digest, 1, server.number, 0)
         pull.net.request(digest, 2, server.number, 1)
-        warm.net.put_behind(digest, Priority.BACKGROUND)
         warm.net.request(digest, 2, server.number, 1)
         assert await ports[1].end(1) is Outcome.DONE
         assert await ports[1].end(2) is Outcome.DONE
@@ -127,7 +127,7 @@ async def test_background_requests_wait_for_others() -> None:
 
 async def test_a_request_for_a_rack_goes_before_earlier_ones() -> None:
     model = make_model([CHUNK] * 6)
-    uploads = UploadSettings(slots=1, queue=8)
+    uploads = UploadSettings(slots=1)
     async with node(1, uploads=uploads, up=RATE // 10) as server, node(2) as near, node(
         3
     ) as bridge:  # fmt: skip

@@ -80,7 +80,7 @@ class Uploads:
         """Start the threads.
 
         Args:
-            settings: slots, queue, cap per peer.
+            settings: the slots.
             inbox: the way to the loop.
             up: rate of sent bytes.
         """
@@ -96,6 +96,11 @@ class Uploads:
     def load(self) -> int:
         """Uploads active and waiting."""
         return self._queue.load
+
+    @property
+    def told_load(self) -> int:
+        """The load as neighbours are told it."""
+        return self._queue.told_load
 
     def limit_slots(self, slots: int) -> None:
         """Limit the uploads at once to `slots`, and to the settings."""

@@ -277,11 +277,17 @@ async def test_a_flood_of_haves(server: Node) -> None:
 
 
 async def test_a_flood_of_requests_gets_busy_then_is_dropped() -> None:
-    async with node(
-        1, uploads=UploadSettings(slots=1, queue=1, per_peer=1, few_askers_places=0)
-    ) as server:
+    big = make_model([8 << 20], seed=3)
+    async with node(1, uploads=UploadSettings(slots=1)) as server:
         server.swarm(MODEL, full=True)
-        async with await raw.joined(server, MODEL, 7) as peer:
+        server.swarm(big, full=True)
+        async with (
+            await raw.joined(server, big, 8) as served,
+            await raw.joined(server, MODEL, 7) as peer,
+        ):
+            served.writer.transport.pause_reading()  # type: ignore[attr-defined] # it keeps the slot
+            await served.send(wire.request(0, 0, 0, 1))
+            await uploading(server)
             await peer.send(*[wire.request(0, i, 0, 1) for i in range(3000)])
             await peer.is_dropped()
         assert server.net.stats.busy > 500  # a reset connection may lose most of those answers

@@ -99,7 +99,7 @@ def test_a_closed_socket_has_no_figures() -> None:
 async def test_bytes_in_the_send_buffer_hold_their_slot() -> None:
     """The next one who asks hears BUSY, and finds a node whose uplink is free."""
     model = make_model([400_000] * 2)
-    uploads = UploadSettings(slots=1, queue=0, few_askers_places=0)
+    uploads = UploadSettings(slots=1)
     async with node(1, uploads=uploads) as server:
         server.swarm(model, full=True)
         listening = server.net._parts.listener._socket  # what it accepts has such a buffer too
