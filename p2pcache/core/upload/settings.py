@@ -41,4 +41,5 @@ LOST_ROUND_TRIP_S = 0.005  # with a shorter round trip a lost packet costs next 
 
 BESIDE = 16  # uploads of pulls for one of the background, where the link has no room: a pull loses six percent
 SPARE_BELOW = 0.25  # of the quickest upload: buffers make short uploads look quicker than they are
+LATELY = 32  # uploads whose quickest shows what the link carries
 LEAST_BYTES = 256 << 10  # less fits into buffers, and says nothing of a link
