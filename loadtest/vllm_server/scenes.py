@@ -49,7 +49,8 @@ def hub_door(stage: Stage) -> Figures:
     agent = stage.cluster.add_agent("--hf-listen", f"127.0.0.1:{port}")
     agent.start()
     wait_until(agent.ready, COMMAND_S)
-    environ = {"HF_ENDPOINT": f"http://127.0.0.1:{port}", "HF_HOME": str(stage.root / "hf-home")}
+    door, home = f"http://127.0.0.1:{port}", str(stage.root / "hf-home")
+    environ = {"HF_ENDPOINT": door, "HF_HOME": home, "HF_HUB_OFFLINE": "0"}
     name, _, tag = REF.partition(":")
     flags = ["--revision", tag, "--load-format", "auto"]
     found = stage.check(Server("hub door", stage.cluster, name, flags, environ=environ))
