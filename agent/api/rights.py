@@ -79,17 +79,13 @@ def seen_model(caller: Caller, row: dict[str, object]) -> dict[str, object]:
     seen = [ref for text in refs if caller.sees((ref := Ref.parse(text)).namespace)]
     if not seen:
         return {}
-    first = seen[0]
+    first, names, told = seen[0], {ref.full_name for ref in seen}, row.get("spellings")
+    spellings = told.items() if isinstance(told, dict) else ()
     return row | {
         "ref": str(first), "namespace": first.namespace, "name": first.name,
         "tags": [ref.tag for ref in seen], "refs": [ref.short for ref in seen],
-        "spellings": {name: text for name, text in _spellings(row) if name in {ref.full_name for ref in seen}},
+        "spellings": {name: text for name, text in spellings if name in names},
     }  # fmt: skip
-
-
-def _spellings(row: dict[str, object]) -> list[tuple[str, str]]:
-    told = row.get("spellings")
-    return list(told.items()) if isinstance(told, dict) else []
 
 
 def seen_pulls(caller: Caller, rows: list[dict[str, object]]) -> list[dict[str, object]]:

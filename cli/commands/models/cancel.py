@@ -20,7 +20,7 @@ def cancel(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
     """End a pull or a warm on this node, for all who wait for it.
 
     They end with exit code 130. Chunks that came stay in the cache: a pull resumes there, and
-    `p2pcache rm` frees it. It isn't a failed pull: `history` says "cancelled". For operators.
+    `p2pcache rm` frees them. It isn't a failed pull: `history` says "cancelled". For operators.
 
     Examples:
       p2pcache cancel team/llama:v3

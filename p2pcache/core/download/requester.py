@@ -64,7 +64,7 @@ class Requester:
             states: of our runs.
             book: of our neighbours.
             settings: of the swarm.
-            dice: break ties, and spread rests.
+            dice: break ties.
             story: where events are noted.
             now: seconds.
             on: the rules in force.

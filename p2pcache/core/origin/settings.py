@@ -56,9 +56,8 @@ RECENT_READS = 16  # reads over which the mean goes
 # Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
-JOIN_SHARE = (
-    8  # the missing runs divided by this are the most that the usual number of requests holds
-)
+# The missing runs divided by this are the most that the usual number of requests holds.
+JOIN_SHARE = 8
 # Seconds for which the bytes of such a request may flow: a run that becomes urgent may lie at the end of one.
 JOIN_S = 0.5
 

@@ -21,9 +21,8 @@ DOUBT_MEMBERS = (
     500  # that ping a tracker in this time. With more all take longer: pings cost processor time
 )
 LOOKS = 10  # until the first consequence
-LOOKS_ASKED = (
-    5  # until the doubt, after a question: a lost packet comes again within three (RFC 6298)
-)
+# Until the doubt, after a question: a lost packet comes again within three (RFC 6298).
+LOOKS_ASKED = 5
 PING_AT = frozenset({4, 8})  # a ping follows these quiet looks: one of the two answers may be lost
 
 

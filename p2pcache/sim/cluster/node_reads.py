@@ -22,9 +22,8 @@ class Read:
 
     def __init__(self, run: RunIndex, stream: Link | None) -> None:
         self.run = run
-        self.stream = (
-            stream  # the link of its request's connection; None: connections aren't limited
-        )
+        # The link of its request's connection; None: connections aren't limited.
+        self.stream = stream
         self.begun = False  # False: a read before it in its request hasn't ended
         self.behind = 0  # number of the read whose bytes follow in its request; 0: none
         self.flow: Flow | None = None  # None: the origin hasn't answered yet, or is frozen

@@ -71,13 +71,11 @@ class ParseState:
 _serials = itertools.count(1)
 
 _log = logging.getLogger(__name__)
-_told_of_losses = (
-    threading.Event()
-)  # the warning is the same for all lines: once in a process is enough
+# The warning is the same for all lines: once in a process is enough.
+_told_of_losses = threading.Event()
 
-FOR_LOSSES = (
-    "bbr"  # the congestion control that goes by round trips and rates, and not by lost packets
-)
+# The congestion control that goes by round trips and rates, and not by lost packets.
+FOR_LOSSES = "bbr"
 LOOK_BYTES = 256 << 10  # sent between two looks at a line's losses
 FAR_S = 0.0005  # round trip from which a fresh receive buffer (128 KiB) holds less than 2 Gbit/s
 
