@@ -3,7 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup tools engines azurite vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm shapes edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load fuzz soak man release clean help
+.PHONY: setup tools engines azurite sigstore vllm-server demo test check docs fmt lint type rules unit functional bench bench-loader gpu gpu-wheels storm shapes edge serving loader-arriving loader-faults sim sim-properties sim-10k tracker-load fuzz soak man release clean help
 help:            ## what you can make
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed 's/:[^#]*##/\t/'
 
@@ -35,7 +35,7 @@ unit: setup      ## the quick tests: no daemons, no root, nothing marked slow
 	$(PYTEST) --durations=5 tests/core tests/arch tests/loader/plan tests/loader/format tests/io/peers/protocol tests/io/disk tests/io/blobs tests/cli/support \
 	  -m 'not slow and not functional and not netns and not gpu'
 
-check: setup tools engines azurite lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
+check: setup tools engines azurite sigstore lint type rules docs test  ## what CI runs: format, lint, types, import rules, the docs, tests
 
 fuzz: setup      ## odd inputs at every door to strangers until the time is over (MINUTES=60)
 	$(BIN)/python -m tests.fuzz.run --minutes $(or $(MINUTES),60)
@@ -51,6 +51,9 @@ engines: setup   ## source of vLLM and SGLang, which contract tests read (offlin
 
 azurite:         ## a stand-in for Azure's blobs, which tests of az:// read from (npm; offline those skip)
 	sh .ci/install-azurite
+
+sigstore:        ## a private Sigstore, which tests of keyless signatures sign by (npm; offline those skip)
+	sh .ci/install-sigstore
 
 vllm-server: setup  ## a real vLLM server on this CPU in front of real agents (downloads 400 MB; three quarters of an hour on two cores)
 	$(BIN)/python .ci/install_vllm.py

@@ -146,8 +146,9 @@ class AgentApp:
         self.resolver = Resolver(self.store, self.link)
         self.journal = Journal(self.store, self.tasks)
         signatures = RequiredSignatures(
-            settings.require_signature, self.store.root, self.resolver.read_signatures
-        )
+            settings.require_signature, settings.sigstore_trust_config, self.store.root,
+            self.resolver.read_signatures,
+        )  # fmt: skip
         self.far_sites = FarSites(self.context, self.resolver.manifest)
         self.downloads = DownloadManager(
             self.context, self.far_sites.manifest, SwarmSettings(), self.journal, signatures.need,

@@ -43,7 +43,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     compile_cache_namespaces: str = ""
     """Namespaces whose compile caches, which are programs, this agent takes, separated by commas; default: none."""
     require_signature: str = ""
-    """NAMESPACE=FILE, separated by commas: models there need a signature by this public key or CA; *: all others."""
+    """NAMESPACE=FILE, separated by commas: models there need a signature by this public key or CA; *: all others.
+    In place of the file, who signs without a key: identity:NAME issuer:URL."""
+    sigstore_trust_config: str = ""
+    """JSON file (ClientTrustConfig) of the Sigstore that certifies these identities; default: asks the public one."""
     api_listen: str = ""
     """HOST:PORT for the API over TCP, for clients with a token; default: only on the sockets. Plain HTTP."""
     hf_listen: str = ""

@@ -1,4 +1,4 @@
-"""`require_signature`: models of some namespaces need the signature of a key, before a byte of them comes or is shown.
+"""`require_signature`: models of some namespaces need somebody's signature, before a byte of them comes or is shown.
 
 Whatever makes a model one of this node asks here first: pulls, loads, warms and doors as they begin a download, pushes
 before they upload. Good signatures are kept in the cache, so that a node starts its pods while storage is away.
@@ -12,6 +12,7 @@ from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.signatures.in_origin import MAX_BUNDLE_BYTES
+from p2pcache.io.signatures.keyless import Identity, parse_identity
 from p2pcache.io.signatures.library import Keys
 
 _log = logging.getLogger(__name__)
@@ -25,18 +26,21 @@ Read = Callable[[str, str], Awaitable[list[str]]]
 class RequiredSignatures:
     """Which namespaces need a signature, and of whom."""
 
-    def __init__(self, setting: str, cache_dir: Path, read: Read) -> None:
+    def __init__(self, setting: str, trust_config: str, cache_dir: Path, read: Read) -> None:
         """Read the keys.
 
         Args:
-            setting: NAMESPACE=FILE, separated by commas; several files of a namespace: one of them is enough.
+            setting: NAMESPACE=WHO, separated by commas; several of a namespace: one of them is enough.
+            trust_config: the file of the Sigstore that certifies identities; "": the public one.
             cache_dir: of the agent.
             read: asks tracker or storage.
 
         Raises:
             UsageError, NotFound, NotAllowed: the setting or a key can't be used.
+            Unreachable: the public Sigstore doesn't answer.
         """
-        self._keys = {name: Keys(files) for name, files in parse_required(setting).items()}
+        trust = Path(trust_config) if trust_config else None
+        self._keys = {name: Keys(who, trust) for name, who in parse_required(setting).items()}
         self._folder = cache_dir / "signatures"
         self._read = read
         self._good: set[tuple[str, str]] = set()
@@ -93,22 +97,29 @@ class RequiredSignatures:
         return self._folder / f"{namespace}@{digest}"
 
 
-def parse_required(setting: str) -> dict[str, list[Path]]:
-    """The key files of each namespace.
+def parse_required(setting: str) -> dict[str, list[Path | Identity]]:
+    """The key files and identities of each namespace.
 
     Raises:
-        UsageError: not NAMESPACE=FILE, or no namespace can be called so.
+        UsageError: not NAMESPACE=FILE or NAMESPACE=identity:NAME issuer:URL, or no namespace can be called so.
     """
-    found: dict[str, list[Path]] = {}
+    found: dict[str, list[Path | Identity]] = {}
     for part in filter(None, (one.strip() for one in setting.split(","))):
-        namespace, equals, file = part.partition("=")
-        name = namespace.strip()
-        if not equals or not file.strip():
+        namespace, equals, text = part.partition("=")
+        name, who = namespace.strip(), text.strip()
+        if not equals or not who:
             raise UsageError(f"require_signature: expected NAMESPACE=FILE, not {part!r}")
         if name != EVERY:
             name = _namespace(name)
-        found.setdefault(name, []).append(Path(file.strip()))
+        found.setdefault(name, []).append(_identity(who) or Path(who))
     return found
+
+
+def _identity(text: str) -> Identity | None:
+    try:
+        return parse_identity(text)
+    except UsageError as error:
+        raise UsageError(f"require_signature: {error}") from None
 
 
 def _namespace(text: str) -> str:
@@ -123,8 +134,8 @@ def _namespace(text: str) -> str:
 
 
 def _unsigned(ref: Ref, digest: str, keys: Keys, others: int) -> NotAllowed:
-    have = f"its {others} signatures are of other keys" if others else "it has no signature"
+    have = f"its {others} signatures are of others" if others else "it has no signature"
     return NotAllowed(
         f"{ref.short} blake3:{digest[:12]} isn't signed as namespace {ref.namespace} requires (require_signature): "
-        f"expected {keys.label}, {have}; let its owner run: p2pcache sign {ref.short} --key FILE"
+        f"expected {keys.label}, {have}; let its owner run: p2pcache sign {ref.short} --key FILE, or --keyless"
     )

@@ -40,6 +40,10 @@ class ClientSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     """A pull that runs its own agent in a swarm stays for so long at most to hand on what only it has."""
     compile_cache_namespaces: str = ""
     """Namespaces whose compile caches, which are programs, may be restored here, separated by commas; default: none."""
+    sigstore_trust_config: str = ""
+    """JSON file (ClientTrustConfig) of the Sigstore that signatures without a key are of; default: the public one."""
+    identity_token_file: str = ""
+    """File with the identity token to sign with; default: SIGSTORE_ID_TOKEN, a CI system's or cloud's, the browser."""
 
 
 class Loaded(NamedTuple):
@@ -70,6 +74,10 @@ _TABLE = (
     ("origin", "--origin", "URL", "Work without a daemon, from this storage: s3://.. or file:///.."),
     ("tracker", "--tracker", "URL", "Work without a daemon, in this tracker's swarm."),
     ("cache_dir", "--cache-dir", "DIR", "Work without a daemon, in this cache."),
+    ("sigstore_trust_config", "--sigstore-trust-config", "FILE",
+     "The Sigstore that keyless signatures are of [default: the public one]."),
+    ("identity_token_file", "--identity-token-file", "FILE",
+     "Token for --keyless [default: SIGSTORE_ID_TOKEN, the CI system's, the browser]."),
     ("linger_s", "--linger", "DURATION",
      "Without a daemon: stay at most so long to serve others [default: 30]."),
 )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from p2pcache.cli.standalone.signing import certificate_options, signer_of
+from p2pcache.cli.standalone.signing import certificate_options, keyless_option, signer_of
 from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import Loaded, client_options
@@ -54,9 +54,10 @@ MOST_WARNINGS = 10  # a checkout without Git LFS has a pointer for each large fi
     help="Sign the model with this private key (PEM); implies --sha256.",
 )  # fmt: skip
 @certificate_options
+@keyless_option
 @json_option
 @quiet_option
-@client_options("origin")
+@client_options("origin", "sigstore_trust_config", "identity_token_file")
 def push(
     directory: str,
     ref: str,
@@ -67,6 +68,7 @@ def push(
     key: str | None,
     certificate: str | None,
     chain: tuple[str, ...],
+    keyless: bool,
     as_json: bool,
     quiet: bool,
     loaded: Loaded,
@@ -84,6 +86,7 @@ def push(
       p2pcache push ./llama team/llama:v3
       p2pcache push ./llama llama --origin s3://models
       p2pcache push ./llama team/llama:v3 --sign team.key
+      p2pcache push ./llama team/llama:v3 --keyless --identity-token-file token
       p2pcache push --repair ./llama team/llama:v3
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
@@ -95,7 +98,8 @@ def push(
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
     if certificate and not key:
         raise click.UsageError("--certificate goes with --sign")
-    signer = signer_of(key, certificate, chain) if key else None
+    signs = key or keyless
+    signer = signer_of(key, certificate, chain, keyless=keyless, loaded=loaded) if signs else None
     client = find_agent(loaded)
     target: PushTarget = AgentPush(client) if client else DirectPush(loaded.settings.origin)
     reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)

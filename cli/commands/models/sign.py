@@ -1,12 +1,13 @@
-"""`sign`: let a key vouch for a model."""
+"""`sign`: let a key or an identity vouch for a model."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from p2pcache.cli.commands.models.pull import directory_of, pull_events
 from p2pcache.cli.standalone.local_cache import cache_or_agent
-from p2pcache.cli.standalone.signing import certificate_options, signer_of
+from p2pcache.cli.standalone.signing import certificate_options, keyless_option, signer_of
 from p2pcache.cli.support.client_options import Loaded, PullOptions, client_options
 from p2pcache.cli.support.options import FILE, Command, quiet_option
 from p2pcache.cli.support.output import emit
@@ -14,6 +15,10 @@ from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.errors import IntegrityError, NotFound
 from p2pcache.ids import Ref, spelled
+
+if TYPE_CHECKING:
+    from p2pcache.io.signatures.keyless import Keyless
+    from p2pcache.io.signatures.library import Signer
 
 
 @click.command(cls=Command)
@@ -28,12 +33,15 @@ from p2pcache.ids import Ref, spelled
     type=FILE,
     help="Sign nothing: store what `show --signature` printed elsewhere. No model is needed here.",
 )
+@keyless_option
 @certificate_options
 @quiet_option
-@client_options("origin", "tracker", "cache_dir", "linger_s")
+@client_options(
+    "origin", "tracker", "cache_dir", "linger_s", "sigstore_trust_config", "identity_token_file"
+)
 def sign(
-    ref: str, key: str | None, signature: str | None, certificate: str | None, chain: tuple[str, ...],
-    quiet: bool, loaded: Loaded,
+    ref: str, key: str | None, signature: str | None, keyless: bool, certificate: str | None,
+    chain: tuple[str, ...], quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
     """Sign a model, and store the signature beside its manifest.
 
@@ -44,17 +52,17 @@ def sign(
     Examples:
       openssl ecparam -name prime256v1 -genkey -noout -out team.key
       p2pcache sign team/llama:v3 --key team.key
+      p2pcache sign team/llama:v3 --keyless --identity-token-file token
       p2pcache sign team/llama@blake3:HEX --signature llama.sig
     """
     wanted = Ref.parse(ref)
-    if key is not None and signature is None:
-        digest = _sign(wanted, key, certificate, chain, quiet, loaded)
-    elif signature is not None and key is None and not (certificate or chain):
-        digest = _store(wanted, Path(signature), loaded)
+    if signature is None:
+        signer = signer_of(key, certificate, chain, keyless=keyless, loaded=loaded)
+        digest = _sign(wanted, signer, quiet, loaded)
+    elif key or keyless or certificate or chain:
+        raise click.UsageError("--signature stores what was signed elsewhere; it takes no signer")
     else:
-        raise click.UsageError(
-            "name the --key to sign with, maybe with its --certificate, or a --signature to store"
-        )
+        digest = _store(wanted, Path(signature), loaded)
     emit(f"{spelled(ref)}:{wanted.tag}@blake3:{digest}")
 
 
@@ -79,11 +87,8 @@ def _store(wanted: Ref, file: Path, loaded: Loaded) -> str:
     return digest
 
 
-def _sign(
-    wanted: Ref, key: str, certificate: str | None, chain: tuple[str, ...], quiet: bool, loaded: Loaded
-) -> str:  # fmt: skip
+def _sign(wanted: Ref, signer: "Signer | Keyless", quiet: bool, loaded: Loaded) -> str:
     """Sign what the model's files are; returns its digest."""
-    signer = signer_of(key, certificate, chain)
     reporter = make_reporter(f"pulling {wanted}", as_json=False, quiet=quiet)
     options = PullOptions(False, (), (), False, "", 0.0, 0)
     with pull_events(loaded, wanted, options, quiet=quiet) as (events, _):

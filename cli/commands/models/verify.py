@@ -22,31 +22,41 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @click.argument("ref", type=REF)
-@click.option("--signature", is_flag=True, help="Also check that one of --key signed it.")
+@click.option(
+    "--signature", is_flag=True, help="Also check who signed it: one of --key, or --identity."
+)
 @click.option(
     "--key", "keys", metavar="FILE", type=FILE, multiple=True,
     help="A public key, or the certificates of authorities, in PEM; repeatable.",
 )  # fmt: skip
+@click.option(
+    "--identity", metavar="NAME", help="Who signed it without a key, as the --issuer names him."
+)
+@click.option("--issuer", metavar="URL", help="The identity provider that --identity is known to.")
 @json_option
 @quiet_option
-@client_options("origin", "cache_dir")
+@client_options("origin", "cache_dir", "sigstore_trust_config")
 def verify(
-    ref: str, signature: bool, keys: tuple[str, ...], as_json: bool, quiet: bool, loaded: Loaded
-) -> None:
+    ref: str, signature: bool, keys: tuple[str, ...], identity: str | None, issuer: str | None,
+    as_json: bool, quiet: bool, loaded: Loaded,
+) -> None:  # fmt: skip
     """Prove every byte of a model again.
 
     Reads all files of the model in the cache and compares each chunk with its digest. Bad chunks
     are dropped, and fetched again by the next pull. The exit code is 6 unless all is there and good,
-    and 4 if no key signed it that should have.
+    and 4 if nobody signed it who should have.
 
     Examples:
       p2pcache verify team/llama:v3
       p2pcache verify team/llama:v3 --signature --key team.pub
+      p2pcache verify team/llama:v3 --signature --identity ci@acme.org --issuer https://login.acme.org
     """
     wanted = Ref.parse(ref)
-    if signature != bool(keys):
-        raise click.UsageError("--signature and --key FILE go together")
-    allowed = _keys(keys) if keys else None
+    if bool(identity) != bool(issuer):
+        raise click.UsageError("--identity and --issuer go together")
+    if signature != bool(keys or identity):
+        raise click.UsageError("--signature goes with --key FILE, or --identity and --issuer")
+    allowed = _allowed(keys, identity, issuer, loaded) if signature else None
     with cache_or_agent(loaded) as cache:
         reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
         with saying_what_goes_on(
@@ -69,16 +79,23 @@ def verify(
     )
 
 
-def _keys(files: tuple[str, ...]) -> "Keys":
+def _allowed(
+    files: tuple[str, ...], identity: str | None, issuer: str | None, loaded: Loaded
+) -> "Keys":
+    from p2pcache.io.signatures.keyless import Identity
     from p2pcache.io.signatures.library import Keys
 
-    return Keys([Path(file) for file in files])
+    who: list[Path | Identity] = [Path(file) for file in files]
+    if identity and issuer:
+        who.append(Identity(identity, issuer))
+    trust = loaded.settings.sigstore_trust_config
+    return Keys(who, Path(trust) if trust else None)
 
 
 def _need_signature(ref: str, stored: Json, keys: "Keys") -> None:
     bundles = [str(one) for one in stored.get("signatures", [])]
     if not any(keys.allow(bundle, str(stored["digest"])) for bundle in bundles):
-        have = f"{len(bundles)} signatures of other keys" if bundles else "no signature"
+        have = f"{len(bundles)} signatures of others" if bundles else "no signature"
         raise NotAllowed(f"{ref} has {have}; expected one of {keys.label}")
 
 

@@ -8,20 +8,23 @@ made of some directory never has such a subject.
 
 import contextlib
 import hashlib
+import json
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.io.signatures.in_origin import check_bundle, subject_of
+from p2pcache.io.signatures.keyless import Identity, Keyless
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest
 
 MAX_KEY_BYTES = 1 << 20  # a bundle of authorities' certificates; a key has 200
 _IGNORED = (".git", ".gitattributes", ".github", ".gitignore")  # by the library, unless told
+_AWAY = {"ConnectionError", "Timeout", "DownloadError"}  # errors of several libraries; none is ours
 _FILES = {
     "method": "files",
     "hash_type": "sha256",
@@ -38,7 +41,17 @@ class Signer(NamedTuple):
     chain: tuple[Path, ...] = ()
 
 
-def sign(digest: str, sha256: Mapping[str, bytes], signer: Signer) -> str:
+def check_signer(signer: Signer | Keyless) -> None:
+    """Notice before hours of hashing that this signer can't sign.
+
+    Raises:
+        P2PCacheError: as `sign`.
+    """
+    with _library(_cant(signer), UsageError):
+        _signing_by(signer)
+
+
+def sign(digest: str, sha256: Mapping[str, bytes], signer: Signer | Keyless) -> str:
     """Sign a model.
 
     Args:
@@ -50,39 +63,65 @@ def sign(digest: str, sha256: Mapping[str, bytes], signer: Signer) -> str:
         A Sigstore bundle: JSON on one line.
 
     Raises:
-        UsageError: the library isn't here, the key can't be used, or the model has too many files.
+        UsageError: the library isn't here, the key or token can't be used, or the model has too many files.
+        Unreachable: the Sigstore doesn't answer.
     """
-    with _library(f"can't sign with {signer.key}", UsageError):
-        from model_signing import signing
-
-        if signer.certificate is None:
-            how = signing.Config().use_elliptic_key_signer(private_key=signer.key)
-        else:
-            how = signing.Config().use_certificate_signer(
-                private_key=signer.key, signing_certificate=signer.certificate,
-                certificate_chain=signer.chain,
-            )  # fmt: skip
+    with _library(_cant(signer), UsageError):
+        how = _signing_by(signer)
         how.set_hashing_config(_Given(lambda: _statement(digest, sha256)))
         with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
             path = Path(folder) / "model.sig"
             how.sign(folder, path)
-            bundle = path.read_text()
+            bundle = json.dumps(
+                json.loads(path.read_text())
+            )  # logs sign with a dash that isn't ASCII
     check_bundle(bundle)
     return bundle
 
 
-class Keys:
-    """Who may sign: public keys and certificates of authorities, as PEM files."""
+def _signing_by(signer: Signer | Keyless) -> Any:
+    from model_signing import signing
 
-    def __init__(self, files: Sequence[Path]) -> None:
+    how = signing.Config()
+    if isinstance(signer, Keyless):
+        _check_trust(signer.trust_config)
+        token = signer.token()
+        return how.use_sigstore_signer(identity_token=token, trust_config=signer.trust_config)
+    if signer.certificate is None:
+        return how.use_elliptic_key_signer(private_key=signer.key)
+    return how.use_certificate_signer(
+        private_key=signer.key,
+        signing_certificate=signer.certificate,
+        certificate_chain=signer.chain,
+    )
+
+
+def _cant(signer: Signer | Keyless) -> str:
+    return (
+        "can't sign by Sigstore" if isinstance(signer, Keyless) else f"can't sign with {signer.key}"
+    )
+
+
+class Keys:
+    """Who may sign: public keys and certificates of authorities, as PEM files, and identities."""
+
+    def __init__(self, who: Sequence[Path | Identity], trust_config: Path | None = None) -> None:
         """Read them.
 
+        Args:
+            who: files and identities.
+            trust_config: of the Sigstore that certifies; None: the public one, which is asked now.
+
         Raises:
-            UsageError: the library isn't here, or a file is neither.
+            UsageError: the library isn't here, or a file is none of these.
             NotFound, NotAllowed: a file can't be read.
+            Unreachable: the public Sigstore doesn't answer.
         """
-        self._checks = [_check_by(path) for path in files]
-        self.label = ", ".join(str(path) for path in files)  # which ones, for people
+        self._checks = [
+            _identified(one, trust_config) if isinstance(one, Identity) else _check_by(one)
+            for one in who
+        ]
+        self.label = ", ".join(map(str, who))  # which ones, for people
 
     def allow(self, bundle: str, digest: str) -> bool:
         """Whether one of them signed this model."""
@@ -93,7 +132,7 @@ class Keys:
             check_bundle(bundle)
             with _library("", NotAllowed):
                 check(bundle, digest)
-        except (NotAllowed, UsageError):
+        except P2PCacheError:
             return False
         return True
 
@@ -109,14 +148,8 @@ _Check = Callable[[str, str], None]
 
 
 def _check_by(path: Path) -> _Check:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_KEY_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFound(f"no key file {path}") from None
-    except OSError as error:
-        raise NotAllowed(f"can't read key file {path}: {error.strerror}") from None
     wrong = f"{path} is neither a public key on a NIST curve nor certificates, in PEM"
+    data = _read(path, "key file")
     if len(data) > MAX_KEY_BYTES:
         raise UsageError(wrong)
     with _library(wrong, UsageError):
@@ -127,7 +160,23 @@ def _check_by(path: Path) -> _Check:
             config.use_certificate_verifier(certificate_chain=[path])
         else:
             config.use_elliptic_key_verifier(public_key=path)
+    return _verify_by(config)
 
+
+def _identified(who: Identity, trust_config: Path | None) -> _Check:
+    hint = "" if trust_config else "; name a trust configuration in sigstore_trust_config"
+    with _library(f"can't check signatures by {who}{hint}", UsageError):
+        from model_signing import verifying
+
+        _check_trust(trust_config)
+        config = verifying.Config()
+        config.use_sigstore_verifier(
+            identity=who.identity, oidc_issuer=who.issuer, trust_config=trust_config
+        )
+    return _verify_by(config)
+
+
+def _verify_by(config: Any) -> _Check:
     lock = threading.Lock()  # the library's verifier isn't made for several threads
 
     def check(bundle: str, digest: str) -> None:
@@ -138,6 +187,36 @@ def _check_by(path: Path) -> _Check:
             config.verify(Path(folder), file)
 
     return check
+
+
+def _check_trust(path: Path | None) -> None:
+    """Refuse a trust configuration that isn't one.
+
+    Raises:
+        UsageError: it isn't.
+        NotFound, NotAllowed: it can't be read.
+    """
+    if path is None:
+        return
+    data = _read(path, "trust configuration")
+    from sigstore.models import ClientTrustConfig
+
+    with _library(
+        f"{path} is no trust configuration (ClientTrustConfig) of a Sigstore", UsageError
+    ):
+        if len(data) > MAX_KEY_BYTES:
+            raise ValueError("it is too long")
+        ClientTrustConfig.from_json(data.decode())
+
+
+def _read(path: Path, what: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_KEY_BYTES + 1)
+    except FileNotFoundError:
+        raise NotFound(f"no {what} {path}") from None
+    except OSError as error:
+        raise NotAllowed(f"can't read {what} {path}: {error.strerror}") from None
 
 
 class _Given:
@@ -194,5 +273,15 @@ def _library(what: str, kind: type[P2PCacheError]) -> Any:
             f"signatures need the model-signing library, install p2pcache[signing] ({error})"
         ) from None
     except Exception as error:  # noqa: BLE001
-        line = " ".join(str(error).split())[:300] or type(error).__name__
-        raise kind(f"{what}: {line}") from None
+        causes = [error, *_causes(error)]
+        lines = dict.fromkeys(" ".join(str(one).split()) or type(one).__name__ for one in causes)
+        names = {kind.__name__ for one in causes for kind in type(one).__mro__}
+        raise (Unreachable if names & _AWAY else kind)(
+            f"{what}: {': '.join(lines)[:300]}"
+        ) from None
+
+
+def _causes(error: BaseException) -> list[BaseException]:
+    """What an error comes from, and what that comes from; the libraries below say least at the top."""
+    cause = error.__cause__
+    return [] if cause is None else [cause, *_causes(cause)]

@@ -14,17 +14,19 @@ from p2pcache.ids import Ref
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.signatures.in_origin import add_signature
+from p2pcache.io.signatures.keyless import Identity, Keyless
 from p2pcache.io.signatures.library import Signer, sha256_of, sign
 from tests.agent.doors.test_hub import door, endpoint
 from tests.agent.kit import agent, client, events, make_model, pull, push
-from tests.io.signatures.signing_kit import make_key
+from tests.io.signatures.signing_kit import ISSUER, NAME, make_key, make_token, private_sigstore
 from tests.tracker.kit import tracker
 
 FILES = {"config.json": b"{}", "w.bin": b"weights"}
 
 
-def signed(tmp: Path, key: Path, layout: Layout, namespace: str = "acme") -> str:
-    bundle = sign(layout.digest, {name: sha256_of(tmp / "m" / name) for name in FILES}, Signer(key))
+def signed(tmp: Path, key: Path | Keyless, layout: Layout, namespace: str = "acme") -> str:
+    signer = key if isinstance(key, Keyless) else Signer(key)
+    bundle = sign(layout.digest, {name: sha256_of(tmp / "m" / name) for name in FILES}, signer)
     add_signature(
         OriginRepo(open_origin((tmp / "origin").as_uri())), namespace, layout.digest, bundle
     )
@@ -46,7 +48,7 @@ async def test_no_byte_comes_before_the_signature(tmp_path: Path) -> None:
         assert not app.downloads.swarms
         signed(tmp_path, private, layout, namespace="other")
         signed(tmp_path, stranger, layout)
-        assert "its 1 signatures are of other keys" in (await pull(app, "acme/tiny:v1"))["message"]
+        assert "its 1 signatures are of others" in (await pull(app, "acme/tiny:v1"))["message"]
         async with aiohttp.ClientSession(endpoint(app)) as session:
             async with session.get("/acme/tiny/resolve/v1/w.bin") as answer:
                 assert answer.status == 403
@@ -72,6 +74,33 @@ async def test_a_node_starts_its_pods_while_storage_is_away(tmp_path: Path) -> N
         assert (await pull(app, "acme/tiny:v1"))["event"] == "done"
     async with agent(tmp_path, **(how | {"require_signature": f"*={other}"})) as app:
         assert (await pull(app, "acme/tiny:v1"))["code"] == 4  # the key was changed
+
+
+async def test_an_identity_may_sign_in_place_of_a_key(tmp_path: Path) -> None:
+    private, public = make_key(tmp_path)
+    layout = push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    signed(tmp_path, private, layout)
+    who = f"identity:{NAME} issuer:{ISSUER}"
+    how = {"origin": (tmp_path / "origin").as_uri()}
+    with private_sigstore(tmp_path) as trust:
+        how |= {"require_signature": f"acme={who}", "sigstore_trust_config": str(trust)}
+        stranger = Keyless(trust, make_token(tmp_path, "somebody@company.example"))
+        signed(tmp_path, stranger, layout)
+        async with agent(tmp_path, **how) as app:
+            refused = await pull(app, "acme/tiny:v1")
+            assert refused["code"] == 4
+            assert f"expected {who}, its 2 signatures are of others" in refused["message"]
+            signed(tmp_path, Keyless(trust, make_token(tmp_path)), layout)
+            assert (await pull(app, "acme/tiny:v1"))["event"] == "done"
+    # Neither the Sigstore nor the storage is there; the file says whom to trust.
+    del how["origin"]
+    async with agent(tmp_path, **how) as app:
+        assert (await pull(app, "acme/tiny:v1"))["event"] == "done"
+    how["require_signature"] = f"acme={public},acme=identity:other issuer:{ISSUER}"
+    async with agent(tmp_path, **how) as app:
+        assert (await pull(app, "acme/tiny:v1"))[
+            "code"
+        ] == 8  # what is kept is of nobody who counts now
 
 
 async def test_members_ask_the_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +158,8 @@ async def test_a_push_moves_no_tag_without_a_signature(tmp_path: Path) -> None:
 def test_the_setting(tmp_path: Path) -> None:
     found = parse_required("Acme=/a.pub, acme=/b.pub,*=/c.pem")
     assert found == {"acme": [Path("/a.pub"), Path("/b.pub")], "*": [Path("/c.pem")]}
-    for wrong in ("acme", "acme=", "=x", "a/b=/x", "../x=/y", "a:b=/c"):
+    who = parse_required(f"a=identity:{NAME} issuer:{ISSUER}")
+    assert who == {"a": [Identity(NAME, ISSUER)]}
+    for wrong in ("a=identity:x", "acme", "acme=", "=x", "a/b=/x", "../x=/y", "a:b=/c"):
         with pytest.raises(UsageError, match="require_signature"):
             parse_required(wrong)

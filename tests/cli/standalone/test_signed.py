@@ -7,7 +7,15 @@ import pytest
 
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound
 from tests.cli.conftest import Run
-from tests.io.signatures.signing_kit import library, make_certificates, make_key
+from tests.io.signatures.signing_kit import (
+    ISSUER,
+    NAME,
+    library,
+    make_certificates,
+    make_key,
+    make_token,
+    private_sigstore,
+)
 
 
 def test_what_the_command_signs_the_library_checks(run: Run, model: Path, tmp_path: Path) -> None:
@@ -26,7 +34,7 @@ def test_what_the_command_signs_the_library_checks(run: Run, model: Path, tmp_pa
     assert good.exit_code == 0, good.exception
     bad = run("verify", "team/m:v1", "--signature", "--key", stranger)
     assert isinstance(bad.exception, NotAllowed)
-    assert f"1 signatures of other keys; expected one of {stranger}" in str(bad.exception)
+    assert f"1 signatures of others; expected one of {stranger}" in str(bad.exception)
     run("sign", "team/m:v1", "--key", private)
     document = json.loads(run("show", "team/m:v1", "--signature", "--json").stdout)
     assert len(document["signatures"]) == 2  # each signature has dice of its own
@@ -68,6 +76,33 @@ def test_a_push_can_sign(run: Run, model: Path, tmp_path: Path) -> None:
     assert run("verify", "team/m:v1", "--signature", "--key", authority).exit_code == 1
 
 
+def test_who_has_no_key_signs_with_a_token(
+    run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SIGSTORE_ID_TOKEN", raising=False)
+    with private_sigstore(tmp_path) as trust:
+        how = ("--keyless", "--sigstore-trust-config", trust)
+        nobody = run("push", model, "team/m:v2", *how)
+        assert "no identity token to sign with" in str(nobody.exception)
+        monkeypatch.setenv("P2PCACHE_SIGSTORE_TRUST_CONFIG", str(trust))
+        monkeypatch.setenv("P2PCACHE_IDENTITY_TOKEN_FILE", str(make_token(tmp_path)))
+        assert run("push", model, "team/m:v2", "--keyless").exit_code == 0
+        signed = run("sign", "team/m:v1", "--keyless")
+        assert signed.exit_code == 0, signed.exception
+    # The Sigstore is away: all that is needed to check lies in the signature and in the file.
+    monkeypatch.delenv("P2PCACHE_IDENTITY_TOKEN_FILE")
+    for ref in ("team/m:v1", "team/m:v2"):
+        run("pull", ref)
+        who = ("--identity", NAME, "--issuer", ISSUER)
+        said = run("verify", ref, "--signature", *who)
+        assert said.exit_code == 0, said.exception
+        said = run("verify", ref, "--signature", "--identity", "other", "--issuer", ISSUER)
+        assert isinstance(said.exception, NotAllowed)
+        assert f"signatures of others; expected one of identity:other issuer:{ISSUER}" in str(
+            said.exception
+        )
+
+
 def test_a_manifest_that_lies_about_a_sha256_isnt_signed(
     run: Run, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,7 +118,10 @@ def test_a_manifest_that_lies_about_a_sha256_isnt_signed(
     "words",
     [("verify", "m", "--signature"), ("verify", "m", "--key", "x"), ("push", ".", "m", "--certificate", "x"),
      ("sign", "m"), ("sign", "m", "--key", "x", "--chain", "y"), ("sign", "m", "--key", "x", "--signature", "y"),
-     ("sign", "m", "--signature", "x", "--certificate", "y")],
+     ("sign", "m", "--signature", "x", "--certificate", "y"), ("sign", "m", "--signature", "x", "--keyless"),
+     ("sign", "m", "--key", "x", "--keyless"), ("push", ".", "m", "--sign", "x", "--keyless"),
+     ("sign", "m", "--keyless", "--certificate", "y"), ("verify", "m", "--signature", "--identity", "x"),
+     ("verify", "m", "--issuer", "x"), ("verify", "m", "--identity", "x", "--issuer", "y")],
 )  # fmt: skip
 def test_options_that_make_no_sense_alone(run: Run, words: tuple[str, ...]) -> None:
     assert run(*words).exit_code == 2

@@ -1,16 +1,28 @@
-"""Keys and certificates to sign with, and the library's own command as an opponent."""
+"""Keys, certificates and identities to sign with, and the library's own command as an opponent."""
 
+import base64
 import datetime as dt
+import json
+import os
+import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 PEM = serialization.Encoding.PEM
+ISSUER = "https://login.example"
+NAME = "https://git.example/acme/models/.ci/release.yml@refs/heads/main"
+_MOCK = Path(__file__).with_name("mock_sigstore.cjs")
+_TOOLS = Path(__file__).parents[3] / ".tools/sigstore"
 
 
 def make_key(folder: Path, name: str = "team") -> tuple[Path, Path]:
@@ -59,6 +71,33 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
         .add_extension(usage, critical=True).sign(by, hashes.SHA256())
     )  # fmt: skip
+
+
+@contextmanager
+def private_sigstore(folder: Path) -> Iterator[Path]:
+    """A running Sigstore that we didn't write; yields the file of its trust configuration."""
+    node = shutil.which("node")
+    if node is None or not list(_TOOLS.glob("*.done")):
+        pytest.skip("needs node and @sigstore/mock (make sigstore)")
+    environ = os.environ | {"NODE_PATH": str(_TOOLS / "node_modules")}
+    with subprocess.Popen([node, _MOCK], stdout=subprocess.PIPE, env=environ) as server:
+        try:
+            assert server.stdout is not None
+            trust = folder / "trust.json"
+            trust.write_bytes(server.stdout.readline())
+            yield trust
+        finally:
+            server.kill()
+
+
+def make_token(folder: Path, name: str = NAME, issuer: str = ISSUER, **claims: object) -> Path:
+    """A file with what an identity provider says of `name`; a mock doesn't check its signature."""
+    now = int(time.time())
+    body = {"aud": "sigstore", "iat": now, "exp": now + 600, "iss": issuer, "sub": name} | claims
+    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()) for one in ({"alg": "none"}, body)]
+    path = folder / "token"
+    path.write_text(".".join(part.rstrip(b"=").decode() for part in parts) + ".\n")
+    return path
 
 
 def library(*words: object) -> int:
