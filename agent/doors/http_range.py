@@ -1,8 +1,21 @@
-"""The `Range` header of doors: one range of bytes, as in RFC 9110, section 14."""
+"""The `Range` header of doors: one range of bytes, as in RFC 9110, sections 13 and 14."""
 
 import re
+from collections.abc import Mapping
 
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
+
+
+def asked_range(request: Mapping[str, str], answer: Mapping[str, str]) -> str:
+    """The `Range` header that counts: "" where `If-Range` says that the client has a part of another file.
+
+    Args:
+        request: headers of the request.
+        answer: headers of the answer, which name the file by `ETag` or `Last-Modified`.
+    """
+    condition = request.get("If-Range", "").strip()
+    same = {answer.get("ETag"), answer.get("Last-Modified")}
+    return request.get("Range", "") if not condition or condition in same else ""
 
 
 def is_range(header: str) -> bool:

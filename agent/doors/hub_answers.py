@@ -50,24 +50,27 @@ def file_entry(file: File) -> dict[str, object]:
     }  # fmt: skip
 
 
-def tree(files: Iterable[File], folder: str, *, recursive: bool) -> list[dict[str, object]]:
-    """The entries below a folder ("": the root), in order of their paths; [] if there is no such folder.
+def names(files: Iterable[File], folder: str, *, recursive: bool) -> list[tuple[str, File | None]]:
+    """What lies below a folder ("": the root), by path; None: a folder. [] if there is no such folder.
 
     Without `recursive` only what lies directly in it.
     """
     prefix = f"{folder}/" if folder else ""
-    folders: dict[str, None] = {}
-    found: list[dict[str, object]] = []
+    found: dict[str, File | None] = {}
     for file in files:
         if not file.path.startswith(prefix):
             continue
         inside = file.path[len(prefix) :].split("/")
         below = range(1, len(inside)) if recursive else range(1, min(2, len(inside)))
-        folders |= dict.fromkeys(prefix + "/".join(inside[:end]) for end in below)
+        found |= dict.fromkeys(prefix + "/".join(inside[:end]) for end in below)
         if recursive or len(inside) == 1:
-            found.append(file_entry(file))
-    found += [_folder_entry(path) for path in folders]
-    return sorted(found, key=lambda entry: str(entry["path"]))
+            found[file.path] = file
+    return sorted(found.items())
+
+
+def tree(listed: Iterable[tuple[str, File | None]]) -> list[dict[str, object]]:
+    """The entries of these names."""
+    return [_folder_entry(path) if file is None else file_entry(file) for path, file in listed]
 
 
 def entries(files: Mapping[str, File], paths: Iterable[str]) -> list[dict[str, object]]:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from p2pcache.agent.api.routes import Rule
-from p2pcache.agent.doors.http_range import is_range, wanted_bytes
+from p2pcache.agent.doors.http_range import asked_range, is_range, wanted_bytes
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
@@ -31,6 +31,9 @@ LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a
 REUSE_S = 2.0  # a moved tag is seen within this, as at the tracker; a client asks for hundreds of ranges of one file
 PUBLISH_S = 30.0  # between two publications of a complete model, each of which is a use: those within a minute are one
 MAX_RECENT = 1000  # names that are remembered for so long
+DATA_BYTES = (
+    64 << 10
+)  # of the door's own data in one piece: a client that doesn't read holds no more
 AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
 
 
@@ -38,7 +41,7 @@ class Part(NamedTuple):
     """A part of an answer: a whole file, or some bytes of the door's own."""
 
     file: File | None
-    data: bytes = b""
+    data: bytes | memoryview = b""
 
     @property
     def size(self) -> int:
@@ -189,7 +192,7 @@ class ModelDoor:
             P2PCacheError: before the first byte; later the connection breaks, so that the client asks for the rest.
         """
         size = sum(part.size for part in parts)
-        asked = request.headers.get("Range", "")
+        asked = asked_range(request.headers, headers)
         span = wanted_bytes(asked, size) if size else (0, 0)
         if span is None:
             return None
@@ -265,7 +268,8 @@ class ModelDoor:
                     if first >= last:
                         continue
                     if part.file is None:
-                        yield part.data[first:last]
+                        for at in range(first, last, DATA_BYTES):
+                            yield bytes(part.data[at : min(at + DATA_BYTES, last)])
                         continue
                     async for piece in self._of_file(download, part.file, first, last):
                         yield piece

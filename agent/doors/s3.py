@@ -7,7 +7,8 @@ local user may read, elsewhere a client's session token (`AWS_SESSION_TOKEN`) is
 
 import binascii
 import re
-from collections.abc import Awaitable, Callable
+from bisect import bisect_left
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
 from typing import Any, NamedTuple
@@ -111,22 +112,13 @@ class S3Door:
             return answers.error("NotImplemented", "this door lists objects, and reads them", 501)
         asked = _question(bucket, request)
         place = _place(bucket, asked.prefix)
-        if place is not None:
-            objects = await self._inside(place)
-        else:
-            objects = await pools.WORK.run(self._known, asked)
-        return answers.page(asked, objects)
-
-    async def _inside(self, place: _Place) -> list[answers.Listed]:
-        """The objects of the one model that a prefix names, known here or not; none if there is no such model."""
+        if place is None:
+            return await pools.WORK.run(lambda: answers.page(asked, self._known(asked)))
         try:
             model = await self._models.open(place.ref)
         except NotFound:
-            return []
-        return [
-            _listed(place.start, model.layout, file)
-            for file in model.files.values() if file.path.startswith(place.path)
-        ]  # fmt: skip
+            return answers.page(asked, [])
+        return await pools.WORK.run(lambda: answers.page(asked, _inside(model, place, asked)))
 
     def _known(self, asked: answers.Question) -> list[answers.Listed]:
         """The objects of this cache's models."""
@@ -177,7 +169,9 @@ class S3Door:
         answer = await self._models.send_file(request, model, file, headers)
         if answer is not None:
             return answer
-        return answers.error("InvalidRange", f"the object has {file.size} bytes", 416)
+        refused = answers.error("InvalidRange", f"the object has {file.size} bytes", 416)
+        refused.headers["Content-Range"] = f"bytes */{file.size}"
+        return refused
 
 
 def _checked(request: web.Request, bucket: str) -> str:
@@ -225,6 +219,20 @@ def _place(bucket: str, key: str) -> _Place | None:
         return _Place(Ref.parse(pinned or f"{bucket}/{name}:{tag}"), f"{name}/{tag}/", path)
     except UsageError:
         return None
+
+
+def _inside(model: OpenModel, place: _Place, asked: answers.Question) -> Iterator[answers.Listed]:
+    """The objects of the one model that a prefix names, from the page on that is asked for."""
+    files = model.layout.manifest.files  # by path
+    after = asked.after.removeprefix(place.start) if asked.after.startswith(place.start) else ""
+    for number in range(bisect_left(files, max(after, place.path), key=_path_of), len(files)):
+        if not files[number].path.startswith(place.path):
+            return
+        yield _listed(place.start, model.layout, files[number])
+
+
+def _path_of(file: File) -> str:
+    return file.path
 
 
 def _listed(start: str, layout: Layout, file: File) -> answers.Listed:

@@ -66,7 +66,9 @@ def page(asked: Question, objects: Iterable[Listed]) -> web.Response:
         objects: of the bucket that begin with the prefix, ascending by key.
     """
     rows = list(itertools.islice(_rows(asked, objects), asked.most + 1))
-    more = len(rows) > asked.most
+    more = (
+        len(rows) > asked.most > 0
+    )  # behind a page of none there is none: clients would ask for ever
     rows = rows[: asked.most]
 
     def name(text: str) -> str:

@@ -13,8 +13,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from p2pcache.agent.api.gate import CALLER
-from p2pcache.agent.doors.http_range import is_range, wanted_bytes
-from p2pcache.agent.doors.open_model import ModelDoor
+from p2pcache.agent.doors.open_model import ModelDoor, Part
 from p2pcache.agent.doors.torrent_seeds import TorrentSeeds
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import NotFound, UsageError
@@ -26,6 +25,7 @@ from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.torrents.making import MAX_PIECE_BYTES, web_seed_url, with_sources
 
 ANNOUNCE_S = 300  # between two questions of a client
+_ZEROS = bytes(MAX_PIECE_BYTES)  # never written, so the system has no memory for it
 _PAD = re.compile(r"\.pad/([0-9]{1,8})")
 _ENTRY = re.compile(r"@([0-9a-f]{64})")
 
@@ -62,13 +62,12 @@ class TorrentDoor:
         model = await self._models.open(ref)
         headers = {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
         pad = _PAD.fullmatch(path)
-        if pad is not None and path not in model.files:
-            return _zeros(request, int(pad[1]), headers)
-        file = model.file(path)
-        answer = await self._models.send_file(request, model, file, headers, self._rate.spend)
+        padding = pad is not None and path not in model.files
+        part = _zeros(int(pad[1])) if pad and padding else Part(model.file(path))
+        answer = await self._models.send_parts(request, model, [part], headers, self._rate.spend)
         if answer is not None:
             return answer
-        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{file.size}"})
+        return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{part.size}"})
 
     async def get_torrent(self, request: web.Request) -> web.Response:
         """The torrent of a model: `TAG.torrent`, or `@HEX.torrent`; with `?v1` of version 1 alone."""
@@ -136,21 +135,15 @@ class TorrentDoor:
         return digest if whole and self._store.published_path(ref, digest) else None
 
 
-def _zeros(request: web.Request, size: int, headers: dict[str, str]) -> web.Response:
+def _zeros(size: int) -> Part:
     """A file of padding. Clients that don't know padding ask for it as for any other file.
 
     Raises:
         NotFound: no torrent of ours has one so large.
     """
-    asked = request.headers.get("Range", "")
-    span = wanted_bytes(asked, size)
-    if not 0 < size < MAX_PIECE_BYTES or span is None:
+    if not 0 < size < MAX_PIECE_BYTES:
         raise NotFound("no such padding")
-    start, end = span
-    status = 200
-    if is_range(asked):
-        status, headers = 206, headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}
-    return web.Response(body=bytes(end - start), status=status, headers=headers)
+    return Part(None, memoryview(_ZEROS)[:size])
 
 
 def _info_hash(query: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.agent.doors.http_range import is_range, wanted_bytes
+from p2pcache.agent.doors.http_range import asked_range, is_range, wanted_bytes
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,17 @@ def test_ranges(header: str, size: int, expected: tuple[int, int] | None) -> Non
     assert wanted_bytes(header, size) == expected
     whole = expected == (0, size)
     assert is_range(header) == (not whole or header in ("bytes=0-9", "bytes=-30"))
+
+
+def test_a_part_of_another_file_isnt_gone_on_with() -> None:
+    answer = {"ETag": '"a"', "Last-Modified": "Wed, 01 Jan 2020 00:00:00 GMT"}
+    for condition, same in (
+        ("", True), ('"a"', True), (answer["Last-Modified"], True), ('"b"', False), ('W/"a"', False), ("a", False),
+        ("Thu, 02 Jan 2020 00:00:00 GMT", False), ("None", False),
+    ):  # fmt: skip
+        request = {"Range": "bytes=5-"} | ({"If-Range": condition} if condition else {})
+        assert asked_range(request, answer) == ("bytes=5-" if same else "")
+    assert asked_range({"Range": "bytes=5-", "If-Range": '"a"'}, {}) == ""
 
 
 @given(st.text(max_size=30) | st.from_regex(r"bytes=\d{0,12}-\d{0,12}"), st.integers(1, 1 << 40))

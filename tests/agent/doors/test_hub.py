@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import aiohttp
@@ -12,9 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.doors import hub_answers
 from p2pcache.cli.main import cli
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.format.manifest import encode
+from p2pcache.core.format.manifest import File, encode
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
@@ -135,6 +137,42 @@ async def test_long_trees_come_in_pages(tmp_path: Path) -> None:
     async with door(tmp_path) as app:
         code = "print(len(list(HfApi().list_repo_tree('acme/many', recursive=True))))"
         assert await hub_client(app, tmp_path, code) == "2300\n"
+
+
+async def test_a_page_of_a_tree_costs_no_more_than_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {f"d{n % 7}/f{n:04}": b"%d" % n for n in range(2300)} | {"z": b"z"}
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/many:latest")
+    made, sorted_ = list[bool](), list[str]()
+    entry, names = hub_answers.file_entry, hub_answers.names
+
+    def watched(file: File) -> dict[str, object]:
+        made.append(threading.current_thread() is threading.main_thread())
+        return entry(file)
+
+    monkeypatch.setattr(hub_answers, "file_entry", watched)
+    monkeypatch.setattr(
+        hub_answers, "names", lambda *w, **m: sorted_.append(w[1]) or names(*w, **m)
+    )
+    tree = "/api/models/acme/many/tree/main"
+    async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
+        found = list[str]()
+        url: str | None = f"{tree}?recursive=true"
+        while url:
+            async with session.get(url) as answer:
+                found += [one["path"] for one in await answer.json()]
+                following = answer.links.get("next")
+                url = str(following["url"].relative()) if following else None
+        assert found == sorted([*files, *(f"d{n}" for n in range(7))])
+        assert len(made) == len(files)
+        assert not any(made)
+        assert sorted_ == [""]  # once for all pages
+        async with session.get(f"{tree}/d3") as answer:
+            assert len(await answer.json()) == 329
+        async with session.get(tree) as answer:
+            assert len(await answer.json()) == 8
+        assert sorted_ == ["", "d3", ""]
 
 
 async def test_the_etag_is_the_sha256_where_it_is_known(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from botocore.exceptions import ClientError
 from botocore.session import Session
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.doors import s3_answers
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
@@ -162,6 +164,43 @@ async def test_a_bucket_may_stand_in_the_host_name(
         assert refused == "AccessDenied"
 
 
+async def test_pages_of_one_model_go_on_where_they_ended(tmp_path: Path) -> None:
+    files = {f"d{n % 3}/f{n:02}": b"%d" % n for n in range(12)} | {"z": b"z"}
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/tiny:v1")
+    keys = sorted(f"tiny/v1/{path}" for path in files)
+    async with door(tmp_path) as app:
+        for size in (1, 2, 5, 13, 1000):
+            many = {"Prefix": "tiny/v1/", "PaginationConfig": {"PageSize": size}}
+            assert await asked(app, partial(listing, **many)) == (keys, [])
+            found = await asked(app, partial(listing, Delimiter="/", **many))
+            assert found == (["tiny/v1/z"], [f"tiny/v1/d{n}/" for n in range(3)])
+        part: dict[str, Any] = {"Bucket": "acme", "Prefix": "tiny/v1/d1"}
+        behind = await asked(
+            app, lambda c: c.list_objects_v2(StartAfter="tiny/v1/d1/f04", **part)["KeyCount"]
+        )
+        assert behind == 2
+        none = await asked(app, lambda c: c.list_objects_v2(MaxKeys=0, **part))
+        assert (none["KeyCount"], none["IsTruncated"]) == (0, False)
+
+
+async def test_long_answers_are_made_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list[bool]()
+    page = s3_answers.page
+
+    def watched(*words: Any) -> Any:
+        made.append(threading.current_thread() is threading.main_thread())
+        return page(*words)
+
+    monkeypatch.setattr(s3_answers, "page", watched)
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    async with door(tmp_path) as app:
+        for prefix in ("tiny/v1/", "tiny/"):
+            assert await asked(app, lambda c: listing(c, Prefix=prefix))  # noqa: B023
+    assert made == [False, False]
+
+
 async def test_a_listing_of_version_1(tmp_path: Path) -> None:
     push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
     async with door(tmp_path) as app:
@@ -201,6 +240,14 @@ async def test_heads_ranges_and_conditions(tmp_path: Path) -> None:
         assert await asked(app, body(IfNoneMatch=head["ETag"])) == "304"
         assert await asked(app, body(IfModifiedSince=head["LastModified"])) == "304"
         assert await asked(app, body(Range="bytes=9999999-")) == "InvalidRange"
+        url = f"http://{app.listeners.door_addresses['s3_listen']}/acme/tiny/v1/model.safetensors"
+        async with aiohttp.ClientSession() as session:
+            for condition, found in (('"other"', WEIGHTS), (head["ETag"], WEIGHTS[5:])):
+                resumed = {"Range": "bytes=5-", "If-Range": condition}
+                async with session.get(url, headers=resumed) as answer:
+                    assert await answer.read() == found
+            async with session.get(url, headers={"Range": "bytes=9999999-"}) as answer:
+                assert answer.headers["Content-Range"] == f"bytes */{len(WEIGHTS)}"
         said = await asked(
             app, lambda c: c.get_object_attributes(**key, ObjectAttributes=["ObjectSize"])
         )

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from p2pcache.agent.doors import torrent_seeds
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import UsageError
 from p2pcache.io.torrents.fetching import FILES, Fetching, Ways
+from p2pcache.io.torrents.making import MAX_PIECE_BYTES
 from p2pcache.io.torrents.metainfo import Metainfo, read_metainfo
 from tests.agent.kit import agent, make_model, pull, push
 from tests.io.torrents.kit import lt
@@ -117,6 +119,31 @@ async def test_a_web_seed_shows_what_is_complete_and_chosen(tmp_path: Path) -> N
         assert {path: (await got(session, path))[0] for path in refused} == refused
         async with session.put(weights, data=b"x") as answer:
             assert answer.status == 405
+
+
+async def test_who_asks_and_doesnt_read_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = stored(tmp_path)
+    async with door(tmp_path, **OPEN) as (app, session):
+        assert (await pull(app, "acme/tiny:v1"))["event"] == "done"
+        head = f"GET /acme/tiny/@{digest}/.pad/{MAX_PIECE_BYTES - 1} HTTP/1.1\r\nHost: x\r\n\r\n"
+        host, _, port = app.listeners.door_addresses["torrent_http_listen"].rpartition(":")
+        tracemalloc.start()
+        try:
+            readers = [await asyncio.open_connection(host, int(port), limit=1) for _ in range(20)]
+            for reader, writer in readers:
+                writer.write(head.encode())
+                assert await reader.read(1) == b"H"
+            await asyncio.sleep(0.2)
+            assert tracemalloc.get_traced_memory()[1] < MAX_PIECE_BYTES
+        finally:
+            tracemalloc.stop()
+        for _, writer in readers:
+            writer.close()
+        assert await got(session, f"/acme/tiny/@{digest}/.pad/{MAX_PIECE_BYTES - 1}") == (
+            200, bytes(MAX_PIECE_BYTES - 1),
+        )  # fmt: skip
 
 
 async def test_a_client_gets_a_model_from_the_seeding_agent_and_from_the_web_seed(
