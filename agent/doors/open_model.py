@@ -41,12 +41,22 @@ class Part(NamedTuple):
     """A part of an answer: a whole file, or some bytes of the door's own."""
 
     file: File | None
-    data: bytes | memoryview = b""
+    data: bytes | memoryview | FileBytes = b""
 
     @property
     def size(self) -> int:
         """In bytes."""
-        return len(self.data) if self.file is None else self.file.size
+        if self.file is not None:
+            return self.file.size
+        return self.data.length if isinstance(self.data, FileBytes) else len(self.data)
+
+    def own(self, start: int, end: int) -> Iterator[bytes | FileBytes]:
+        """The bytes [start, end) of the door's own."""
+        if isinstance(self.data, FileBytes):
+            yield self.data._replace(offset=self.data.offset + start, length=end - start)
+            return
+        for at in range(start, end, DATA_BYTES):
+            yield bytes(self.data[at : min(at + DATA_BYTES, end)])
 
 
 class _Piece(NamedTuple):
@@ -268,8 +278,8 @@ class ModelDoor:
                     if first >= last:
                         continue
                     if part.file is None:
-                        for at in range(first, last, DATA_BYTES):
-                            yield bytes(part.data[at : min(at + DATA_BYTES, last)])
+                        for own in part.own(first, last):
+                            yield own
                         continue
                     async for piece in self._of_file(download, part.file, first, last):
                         yield piece

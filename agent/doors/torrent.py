@@ -22,7 +22,7 @@ from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.models.store import Store
 from p2pcache.io.peers.protocol.limits import TokenBucket
-from p2pcache.io.torrents.making import MAX_PIECE_BYTES, web_seed_url, with_sources
+from p2pcache.io.torrents.making import MAX_PIECE_BYTES, sources_around, web_seed_url
 
 ANNOUNCE_S = 300  # between two questions of a client
 _ZEROS = bytes(MAX_PIECE_BYTES)  # never written, so the system has no memory for it
@@ -69,7 +69,7 @@ class TorrentDoor:
             return answer
         return web.Response(status=416, headers=headers | {"Content-Range": f"bytes */{part.size}"})
 
-    async def get_torrent(self, request: web.Request) -> web.Response:
+    async def get_torrent(self, request: web.Request) -> web.StreamResponse:
         """The torrent of a model: `TAG.torrent`, or `@HEX.torrent`; with `?v1` of version 1 alone."""
         ref = self._ref(request)
         digest = await self._need_complete(ref)
@@ -77,10 +77,13 @@ class TorrentDoor:
         torrent = await pools.STEPS.run(self._seeds.torrent_of, digest, v1=v1)
         base = f"{request.scheme}://{request.host}"
         seed = web_seed_url(base, ref.namespace, ref.name)
-        return web.Response(
-            body=with_sources(torrent, f"{base}/announce", seed),
-            content_type="application/x-bittorrent",
-        )
+        first, last = sources_around(f"{base}/announce", seed)
+        middle = torrent._replace(offset=1, length=torrent.length - 2)
+        parts = [Part(None, first), Part(None, middle), Part(None, last)]
+        headers = {"Content-Type": "application/x-bittorrent"}
+        model = await self._models.open(ref)
+        answer = await self._models.send_parts(request, model, parts, headers, self._rate.spend)
+        return answer or web.Response(status=416, headers=headers)
 
     async def get_peers(self, request: web.Request) -> web.Response:
         """An announce (BEP 3): this agent seeds it, or doesn't."""

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import importlib.util
 import logging
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from pathlib import Path
@@ -22,6 +23,8 @@ from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.tokens import Rights, Scope, check_namespaces
 from p2pcache.errors import Busy, NotFound, P2PCacheError, UsageError
 from p2pcache.io import pools
+from p2pcache.io.blobs.blob_file import OpenFile
+from p2pcache.io.http.body_writer import FileBytes
 from p2pcache.io.http.server import parse_listen
 from p2pcache.io.torrents.making import maker_command
 
@@ -75,8 +78,8 @@ class TorrentSeeds:
         if self._listen:
             self._context.tasks.spawn_contained(self._run(), name="torrent-seeds")
 
-    def torrent_of(self, digest: str, *, v1: bool) -> bytes:
-        """The torrent of a model, without sources; `v1`: of version 1 alone.
+    def torrent_of(self, digest: str, *, v1: bool) -> FileBytes:
+        """The torrent of a model, without sources; `v1`: of version 1 alone. Strangers ask, so it takes no memory.
 
         Raises:
             Busy: it is being made.
@@ -84,7 +87,8 @@ class TorrentSeeds:
         """
         name = digest + V1 if v1 else digest
         try:
-            return (self._folder / name).read_bytes()
+            file = OpenFile(os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC))
+            return FileBytes(file.fd, 0, os.fstat(file.fd).st_size, file)
         except OSError:
             if self._listen and name not in self._failed and (not v1 or self._v1):
                 raise Busy("the torrent is being made", retry_after_s=LOOK_S) from None

@@ -95,13 +95,19 @@ def web_seed_url(base: str, namespace: str, name: str) -> str:
 
 
 def with_sources(torrent: bytes, tracker: str, web_seed: str) -> bytes:
-    """The torrent with places to get it from; "": no such place. Its info hash stays the same.
+    """The torrent with places to get it from; "": no such place. Its info hash stays the same."""
+    first, last = sources_around(tracker, web_seed)
+    return first + torrent[1:-1] + last
+
+
+def sources_around(tracker: str, web_seed: str) -> tuple[bytes, bytes]:
+    """What takes the place of a torrent's first and last byte, to name places to get it from; "": no such place.
 
     Keys of a torrent are sorted, and `make_torrent` writes none before `announce` or behind `url-list`.
     """
     first = _string("announce") + _string(tracker) if tracker else b""
     last = _string("url-list") + _string(web_seed) if web_seed else b""
-    return b"d" + first + torrent[1:-1] + last + b"e"
+    return b"d" + first, last + b"e"
 
 
 def _string(text: str) -> bytes:
