@@ -119,4 +119,5 @@ async function main() {
     },
   }));
 }
+process.stdin.resume().on('end', () => process.exit());
 main();
