@@ -259,6 +259,9 @@ class RoomMaker:
             # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.
             size = victim.bytes_freed + PART_SLACK_BYTES
             runs = runs_to_go(swarm.layout.run_bytes, may_go, elsewhere, size)
+            runs |= swarm.store.dear_to_keep(runs, may_go)
+            if not swarm.store.have_runs() & ~runs:
+                return 0
             swarm.pause()  # it would fetch again what it lost
             try:
                 return await pools.WORK.run(store.removal.let_go, swarm.store, runs)
@@ -266,7 +269,12 @@ class RoomMaker:
                 users = await pools.WORK.run(store.users_of, [digest])
                 if digest in users.held or swarm.store.pins:
                     raise
-                log.info("%s", error)  # that nobody may see it with holes doesn't keep all of it
+                log.info("%s", error)  # a part that can't stay doesn't keep all of it
+                return 0
+            except NoSpace as error:
+                if store.orders.runs(digest):
+                    raise Conflict(f"what is kept of it can't be copied: {error}") from error
+                log.info("%s", error)
                 return 0
 
     async def _answer(self, choice: Choice, *, dry_run: bool) -> dict[str, object]:

@@ -1,72 +1,116 @@
-"""Giving back the disk space of some chunks of a blob while others stay: the blob gets holes.
+"""Giving back the disk space of some chunks of a blob while others stay.
 
-Two steps, so that a crash between them costs space and never a wrong byte. First the chunks are believed no longer, on
-disk and then in memory: where the disk refuses, nothing has changed. Then their space is punched out of the file, as
-soon as nobody can still be sending them: a request that was accepted before may read its bytes for minutes.
+A published blob may be mapped by anybody, also where we see no process, so it is never changed: what stays of it is
+copied to a new file, which is a partial one, and the old file loses its name. A crash in between costs space and never
+a wrong byte.
+
+A partial blob gets holes, in two steps. First the chunks are believed no longer, on disk and then in memory: where
+the disk refuses, nothing has changed. Then their space is punched out of the file, as soon as nobody can still be
+sending them: a request that was accepted before may read its bytes for minutes.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from p2pcache.io.blobs.blob_file import BLOCK_BYTES, BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
+from p2pcache.io.blobs.proving import take_place
+from p2pcache.io.blobs.reservation import check
 from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.host.file_users import held_by_anybody
 
 AT_ONCE = 64  # chunks that are punched under one hold of the lock: milliseconds
 
 
-def believe_no_longer(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
-    """Believe these positions no longer, before this returns; a published blob becomes a partial one.
+def believe_no_longer(pool: BlobPool, blob: BlobFile, positions: Collection[int]) -> None:
+    """Believe these positions no longer, before this returns; a published blob becomes a partial one in a new file.
 
     No tree may show the blob.
 
     Raises:
         NotFound: its file is gone, and nothing of it is believed any more.
-        NoSpace, NotAllowed, P2PCacheError: the disk refused.
+        NoSpace: a published blob stays as it is, since what stays of it has no room beside it.
+        NotAllowed, P2PCacheError: the disk refused.
     """
-    chosen = list(positions)
     with pool.maintenance, cache_errors(pool, f"{pool.root}/partial/{blob.id}"):
-        with pool.lock:
-            holders = pool.files.holders(blob.id)
-            if blob.published:
-                _make_partial(pool, blob, chosen)
-            elif blob.on_disk:
-                if blob.dirty:  # a moment after a flush: the bitmap must not be ahead of the data
-                    pool.disk.sync_data(pool.writer(blob).fd)
-                _write_without(pool, blob, chosen)
-            blob.readers += holders
-            for position in chosen:
-                blob.clear_suspect(position)
-            blob.lose(chosen)
-            blob.dirty = blob.dirty and not blob.on_disk  # its bitmap on disk says the same
-            pool.files.drop(blob.id)
+        if blob.published:
+            _into_new_file(pool, blob, set(positions))
+        else:
+            with pool.lock:
+                holders = pool.files.holders(blob.id)
+                if blob.on_disk:
+                    if (
+                        blob.dirty
+                    ):  # a moment after a flush: the bitmap must not be ahead of the data
+                        pool.disk.sync_data(pool.writer(blob).fd)
+                    pool.write_bitmap(blob, *_without(blob, positions))
+                blob.readers += holders
+                _forget(blob, positions)
+                pool.files.drop(blob.id)
         pool.disk.sync(pool.folders.partial)
         pool.disk.sync(pool.folders.blobs)
 
 
-def _make_partial(pool: BlobPool, blob: BlobFile, positions: list[int]) -> None:
-    """Turn a published blob into a partial one, on disk without these positions. Under the lock."""
-    file = pool.reader(blob, check=False)
-    _write_without(
-        pool, blob, positions
-    )  # of no file until the rename: a crash leaves nothing of it
-    pool.records.remove_proofs([blob.id])
-    pool.proofs.pop(blob.id, None)
-    pool.disk.chmod(file.fd, 0o600)
-    pool.disk.rename(pool.folders.blobs, blob.id, pool.folders.partial, blob.id)
-    pool.on_demoted(blob)
-    blob.allocated = os.fstat(file.fd).st_blocks * 512
+def _into_new_file(pool: BlobPool, blob: BlobFile, positions: Collection[int]) -> None:
+    """Turn a published blob into a partial one without these positions. Without the lock: a copy takes seconds."""
+    with pool.lock:
+        file = pool.reader(blob, check=False)
+        stay = [p for p, bit in enumerate(blob.bits) if bit and p not in positions]
+    if not stay:
+        with pool.lock:
+            pool.delete_files(blob.id)
+            pool.on_deleted(blob)
+            pool.records.remove_proofs([blob.id])
+            blob.reserved = False
+        return
+    name = f"kept-{blob.id}"
+    try:
+        _copy(pool, blob, file, stay, name)
+        with pool.lock:
+            if not blob.published:  # deleted behind our back meanwhile
+                return
+            pool.write_bitmap(blob, *_without(blob, positions))
+            pool.records.remove_proofs([blob.id])
+            pool.proofs.pop(blob.id, None)
+            take_place(pool, blob, name)
+            blob.reserved = False
+            _forget(blob, positions)
+    finally:
+        pool.disk.unlink(pool.folders.tmp, name)  # where it took no place
 
 
-def _write_without(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
-    """Write the bitmap as it will be."""
+def _copy(
+    pool: BlobPool, blob: BlobFile, file: OpenFile, positions: Iterable[int], name: str
+) -> None:
+    """Copy these positions of a file to one in `tmp/`, durably."""
+    positions = list(positions)
+    check(pool, sum(map(blob.lengths.__getitem__, positions)), 0)
+    fd = pool.disk.open_write(pool.folders.tmp, name, create=True)
+    try:
+        pool.disk.truncate(fd, blob.size)
+        for first, last in _stretches(positions):
+            start, end = blob.offsets[first], blob.offsets[last] + blob.lengths[last]
+            pool.disk.copy_range(file.fd, start, fd, start, end - start)
+        pool.disk.sync(fd)
+    finally:
+        os.close(fd)
+
+
+def _without(blob: BlobFile, positions: Iterable[int]) -> tuple[bytearray, int]:
+    """The bits as they will be, and the bytes that they believe."""
     bits = bytearray(blob.bits)
     for position in positions:
         bits[position] = 0
-    done_bytes = sum(length for length, bit in zip(blob.lengths, bits, strict=True) if bit)
-    pool.write_bitmap(blob, bits, done_bytes)
+    return bits, sum(length for length, bit in zip(blob.lengths, bits, strict=True) if bit)
+
+
+def _forget(blob: BlobFile, positions: Collection[int]) -> None:
+    """Believe positions no longer in memory; the bitmap on disk says so already. Under the lock."""
+    for position in positions:
+        blob.clear_suspect(position)
+    blob.lose(positions)
+    blob.dirty = blob.dirty and not blob.on_disk
 
 
 def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
@@ -89,7 +133,7 @@ def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
                 return False
             pool.files.drop(blob.id)  # our own would count
             if held_by_anybody(blob.id, pool.folders.partial):
-                return False  # a file that was shown may be mounted in a container: it would have holes
+                return False  # a loader reads it, since it was shown while it arrived
             blob.reserved = False
             if not any(blob.bits) and _unused(blob, writers, range(len(blob.bits))):
                 pool.delete_files(blob.id)
@@ -102,15 +146,6 @@ def free_holes(pool: BlobPool, writers: Writers, blob: BlobFile) -> bool:
             done &= _punch(pool, writers, blob, file, some)
         blob.allocated = os.fstat(file.fd).st_blocks * 512
         return done
-
-
-def linked_elsewhere(pool: BlobPool, blob: BlobFile) -> bool:
-    """Whether a blob that no tree shows has another hard link, of which we know nothing."""
-    folder = pool.folders.blobs if blob.published else pool.folders.partial
-    try:
-        return os.stat(blob.id, dir_fd=folder, follow_symlinks=False).st_nlink > 1
-    except FileNotFoundError:
-        return False
 
 
 def has_holes_to_free(blob: BlobFile) -> bool:

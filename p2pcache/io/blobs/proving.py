@@ -127,11 +127,16 @@ def _replace(pool: BlobPool, blob: BlobFile, name: str) -> None:
         pool.disk.unlink(pool.folders.tmp, name)
         return
     pool.write_bitmap(blob, blob.bits, blob.done_bytes)
+    take_place(pool, blob, name)
+    blob.dirty = True
+
+
+def take_place(pool: BlobPool, blob: BlobFile, name: str) -> None:
+    """Make a file in `tmp/` the partial blob in place of the published one. Its bitmap is written. Under the lock."""
     pool.disk.rename(pool.folders.tmp, name, pool.folders.partial, blob.id)
     pool.disk.unlink(pool.folders.blobs, blob.id)
     pool.on_demoted(blob)
     blob.allocated = os.fstat(pool.writer(blob).fd).st_blocks * 512
-    blob.dirty = True
 
 
 def _start_over(pool: BlobPool, blob: BlobFile, name: str) -> None:

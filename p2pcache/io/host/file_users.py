@@ -79,24 +79,6 @@ def held_by_anybody(path: str, folder: int) -> bool | None:
     return False
 
 
-def mounted(names: Collection[str], proc: Path = PROC) -> str:
-    """Who has something mounted whose path at its source has one of these names in it, for people; "": nobody is seen.
-
-    A single file can be mounted (`docker -v FILE`, a `subPath`): then nobody has it open, and it has no other link.
-    """
-    spaces: set[str] = set()
-    for process in (entry for entry in proc.iterdir() if entry.name.isdigit()):
-        try:
-            space = str((process / "ns" / "mnt").readlink())
-            text = "" if space in spaces else (process / "mountinfo").read_text(errors="replace")
-        except OSError:  # it has ended, or is another user's
-            continue
-        spaces.add(space)
-        if any(name in line.split(" ", 4)[3] for line in text.splitlines() for name in names):
-            return name_of(int(process.name), proc)
-    return ""
-
-
 def opened_here(proc: Path = PROC) -> set[FileId]:
     """The files that this process has open."""
     found = set()

@@ -158,6 +158,37 @@ class ModelStore:
                     found.setdefault(place.blob, []).append(position)
         return found
 
+    def bytes_beside(self, number: int, positions: Iterable[int]) -> int:
+        """Proved bytes of a blob beside these positions, which are proved.
+
+        Args:
+            number: of the blob.
+            positions: in it.
+        """
+        blob = self._files[number]
+        return blob.done_bytes - sum(map(blob.lengths.__getitem__, positions))
+
+    def dear_to_keep(self, going: RunSet, may_go: RunSet) -> RunSet:
+        """The rest of published files of which less goes than stays: a copy of that would write more than it frees.
+
+        Args:
+            going: runs that go.
+            may_go: those that could; a file with others is copied all the same.
+        """
+        rest: RunSet = 0
+        for number, positions in self.blobs_with(going & self._have_runs).items():
+            blob, known = self._files[number], self.layout.blobs[number]
+            left = (
+                bitset.of({self.layout.run_of(c) for c in known.chunks}) & self._have_runs & ~going
+            )
+            if (
+                blob.published
+                and 2 * self.bytes_beside(number, positions) > blob.done_bytes
+                and not left & ~may_go
+            ):
+                rest |= left
+        return rest
+
     def check_space(self, nbytes: int) -> None:
         """Check that so many more bytes fit beside what others were promised.
 

@@ -18,14 +18,12 @@ from p2pcache.io.blobs.letting_go import (
     believe_no_longer,
     free_holes,
     has_holes_to_free,
-    linked_elsewhere,
 )
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
-from p2pcache.io.host.file_users import mounted
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import ModelUsers, Users
 from p2pcache.io.models.published_tree import Trees
@@ -121,7 +119,8 @@ class Removal:
     def let_go(self, model: ModelStore, runs: RunSet) -> int:
         """Give back the disk space of some runs of a model; it isn't shown any more, and the rest is served.
 
-        Blobs that other models need stay whole.
+        Blobs that other models need stay whole. A published file stays as it is for whoever has it mapped, or open, or
+        mounted: what stays of it is copied.
 
         Args:
             model: whose.
@@ -131,32 +130,30 @@ class Removal:
             Bytes of disk freed by now; where a peer is still being sent some of them, the rest follows.
 
         Raises:
-            Conflict: it's in use, perhaps by a process that has a file of it open, or somebody has linked its files.
+            Conflict: it's in use, perhaps by a process that has a file of it open.
+            NoSpace: there is no room for a copy of what stays.
             P2PCacheError: the disk refused; what wasn't let go is still here.
         """
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self._blobs.root}"):
             self._refuse_pinned(model.digest)
             if model.arriving is not None:
                 raise Conflict(f"a loader has read model {model.digest[:12]} a moment ago")
-            own, shown = set(self._records.own_blobs(model.digest)), self.shows(model.digest)
-            if shown and (who := mounted({model.digest, *own})):  # its path tells that only now
-                raise Conflict(f"model {model.digest[:12]} may be in use: {who} has it mounted")
-            if shown:  # before it is hidden: a model that stays is shown as before
-                self.refuse_used(model.digest, holes=True)
+            own = set(self._records.own_blobs(model.digest))
+            self.refuse_used(
+                model.digest
+            )  # before it is hidden: a model that stays is shown as before
             self._unpublish(model.digest)
-            # Somebody may have opened it a moment ago. Only we see files that no tree shows.
-            self.refuse_used(model.digest, holes=shown)
-            if any(blob.id in own and linked_elsewhere(self._blobs, blob) for blob in model.files):
-                raise Conflict(
-                    f"model {model.digest[:12]} has hard links outside the cache (pull --link hard): "
-                    "holes would be in them, too"
-                )
             before = self._blobs.disk_sum(model.files)
             model.flush()
-            for number, positions in model.blobs_with(runs & model.have_runs()).items():
-                blob = model.files[number]
+            going = model.blobs_with(runs & model.have_runs())
+            for number in sorted(
+                going, key=lambda number: model.bytes_beside(number, going[number])
+            ):
+                blob = model.files[
+                    number
+                ]  # those first of which least stays: they make room for copies
                 if blob.id in own:
-                    believe_no_longer(self._blobs, blob, positions)
+                    believe_no_longer(self._blobs, blob, going[number])
             self._holed[model.digest] = model
             self._free_holes()
             return max(0, before - self._blobs.disk_sum(model.files))
@@ -217,18 +214,13 @@ class Removal:
             del self._unfinished[digest]
         return freed
 
-    def refuse_used(self, digest: str, *, holes: bool = False) -> None:
-        """Check that no other process of this machine has a file of a model open or mapped. It blocks.
-
-        Args:
-            digest: of the model.
-            holes: its files are to get holes, which whoever has one mapped would see. So nobody may be unseen.
+    def refuse_used(self, digest: str) -> None:
+        """Check that no other process of this machine is seen to have a file of a model open or mapped. It blocks.
 
         Raises:
-            Conflict: a process has, or with `holes` may have.
+            Conflict: a process has.
         """
-        users = ModelUsers(self._blobs, self._records).of([digest])
-        if who := users.held.get(digest) or (users.unsure if holes else ""):
+        if who := ModelUsers(self._blobs, self._records).of([digest]).held.get(digest):
             raise Conflict(f"model {digest[:12]} may be in use: {who}")
 
     def _refuse_pinned(self, digest: str) -> None:

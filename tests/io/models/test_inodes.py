@@ -14,7 +14,9 @@ from threading import Event
 import pytest
 
 from p2pcache.errors import NotFound
+from p2pcache.io.blobs import letting_go
 from p2pcache.io.disk.disk import Disk
+from p2pcache.io.host import file_users
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, model, open_store
 
@@ -85,6 +87,37 @@ def test_a_reader_of_a_removed_file_never_sees_the_next_model(
     assert list((tmp_path / "cache/tmp").iterdir()) == []
 
 
+@pytest.mark.parametrize("hold", HOLDS.values(), ids=HOLDS.keys())
+def test_a_reader_of_a_model_of_which_a_part_goes_sees_no_holes(
+    tmp_path: Path, hold: Callable[[Path], AbstractContextManager[Callable[[], bytes]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The agent sees neither the process nor the mount: it looked a moment ago, or lives in a container."""
+    monkeypatch.setattr(file_users, "look", lambda _: file_users.Look([], ""))
+    for module in (file_users, letting_go):
+        monkeypatch.setattr(module, "held_by_anybody", lambda _path, _folder: False)
+    dice = random.Random(1)
+    one = Model({"config.json": b"{}", "weights-1.bin": dice.randbytes(6 * MB)}, MB)
+    store = open_store(tmp_path)
+    shown = published(store, one, tmp_path)
+    here = one.add(store)
+    with hold(shown) as read:
+        for again in (False, True):  # also in the agent's next life
+            if again:
+                store.close()
+                store = open_store(tmp_path)
+                here = one.add(store)
+            store.removal.let_go(here, 0b101010 << again)
+            store.removal.free_holes(here)
+            store.keep_spare()
+            assert read() == one.files["weights-1.bin"]
+            one.assert_proved(here)
+        one.fill(here)
+        one.assert_tree(tmp_path / "cache/models" / here.publish(REF, 1))
+        assert read() == one.files["weights-1.bin"]
+    store.close()
+
+
 class Watch:
     """Every inode that was ever visible, held by `O_PATH`, so that no number is given out twice."""
 
@@ -93,28 +126,33 @@ class Watch:
         self._of = {m.digest: m for m in models}
         self._held: dict[int, tuple[int, bytes]] = {}  # inode: descriptor, the true bytes
         self._sizes: dict[int, int] = {}
+        self._whole: set[int] = set()  # inodes that were in a published tree
 
     def look(self) -> None:
         """Remember what is visible now, and check all that ever was."""
-        for path, true in self._visible():
+        for path, true, whole in self._visible():
             inode = path.stat().st_ino
             if inode not in self._held:
                 self._held[inode] = os.open(path, os.O_PATH), true
+            if whole:
+                self._whole.add(inode)
         for inode, (fd, true) in self._held.items():
             found = Path(f"/proc/self/fd/{fd}").read_bytes()
             assert len(found) >= self._sizes.get(inode, 0), "who has it mapped gets SIGBUS"
             self._sizes[inode] = len(found)
+            if inode in self._whole:
+                assert found == true, "who has it mapped sees holes"
             own = found == true or all(a in (b, 0) for a, b in zip(found, true, strict=True))
             assert own, "others' bytes"
 
-    def _visible(self) -> Iterator[tuple[Path, bytes]]:
+    def _visible(self) -> Iterator[tuple[Path, bytes, bool]]:
         for tree in self._root.glob("*/*/@*"):
             for path, data in self._of[tree.name[1:]].files.items():
-                yield tree / path, data
+                yield tree / path, data, True
         for folder in self._root.glob(".arriving/*/blobs"):
             one = self._of[folder.parent.name]
             for path, number in one.layout.blob_of_file.items():
-                yield folder / one.layout.blobs[number].id, one.files[path]
+                yield folder / one.layout.blobs[number].id, one.files[path], False
 
     def close(self) -> None:
         assert len(self._held) > 5
@@ -124,7 +162,7 @@ class Watch:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_life_of_a_cache_shows_other_bytes_in_a_visible_inode(tmp_path: Path, seed: int) -> None:
-    """Pulls that end or don't, models that still arrive, removals, checks, restarts."""
+    """Pulls that end or don't, models that still arrive, removals, parts that go, checks, restarts."""
     dice = random.Random(seed)
     models = [model(i) for i in range(4)]
     store = open_store(tmp_path)
@@ -132,7 +170,7 @@ def test_no_life_of_a_cache_shows_other_bytes_in_a_visible_inode(tmp_path: Path,
     for _ in range(50):
         one = dice.choice(models)
         here = one.add(store)
-        match dice.randrange(5):
+        match dice.randrange(6):
             case 0:
                 here.show_arriving(one.encoded)
             case 1:
@@ -146,6 +184,9 @@ def test_no_life_of_a_cache_shows_other_bytes_in_a_visible_inode(tmp_path: Path,
             case 4:
                 store.close()
                 store = open_store(tmp_path)
+            case 5:
+                here.hide_arriving()
+                store.removal.let_go(here, dice.getrandbits(one.layout.run_count))
         watch.look()
         if dice.random() < 0.3:
             store.remove_model(dice.choice(store.models()).digest)
