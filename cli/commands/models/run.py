@@ -95,6 +95,8 @@ def run(
         why = _why_whole(loaded, wanted, argv, program, stream=stream)
         if stream and why:
             raise UsageError(f"{wanted} can't be streamed: {why}; leave --stream out")
+        if engine and why and stream is None and not quiet:
+            note(f"p2pcache: {wanted} comes before {engine} starts: {why}")
         directory, digest = _bring(loaded, wanted, WEIGHTS if not why else (), quiet=quiet)
         command = launch.with_model(command, model, directory, stream=not why)
         environ |= {} if why else launch.streaming_environment(engine)
@@ -145,7 +147,8 @@ def _has_plugin(engine: str, program: str) -> bool:
         importlib.metadata.version(engine or "no engine")
     except importlib.metadata.PackageNotFoundError:
         return False
-    return Path(program).parent == Path(sys.executable).parent
+    found = Path(program)  # perhaps a link, as in ~/.local/bin; so is Python itself
+    return Path(sys.executable).parent.resolve() in (found.parent.resolve(), found.resolve().parent)
 
 
 def _bring(loaded: Loaded, ref: Ref, exclude: Sequence[str], *, quiet: bool) -> tuple[Path, str]:

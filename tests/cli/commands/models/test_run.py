@@ -125,9 +125,15 @@ def test_mistakes_are_told_before_anything_is_brought(run: Run, args: list[str],
     assert said in str(result.exception or result.stderr)
 
 
-def test_the_plugin_is_looked_for_beside_this_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_plugin_is_looked_for_beside_this_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     beside = str(Path(sys.executable).with_name("vllm"))
     assert not module._has_plugin("vllm", beside)  # vLLM isn't installed here
     monkeypatch.setattr("importlib.metadata.version", lambda _: "1")
     assert module._has_plugin("vllm", beside)
     assert not module._has_plugin("vllm", "/elsewhere/bin/vllm")
+    (tmp_path / "vllm").symlink_to(beside)  # as in ~/.local/bin
+    assert module._has_plugin("vllm", str(tmp_path / "vllm"))
+    (tmp_path / "environment").symlink_to(Path(sys.executable).parent)
+    assert module._has_plugin("vllm", str(tmp_path / "environment/vllm"))
