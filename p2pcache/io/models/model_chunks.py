@@ -169,24 +169,28 @@ class ModelStore:
         return blob.done_bytes - sum(map(blob.lengths.__getitem__, positions))
 
     def dear_to_keep(self, going: RunSet, may_go: RunSet) -> RunSet:
-        """The rest of published files of which less goes than stays: a copy of that would write more than it frees.
+        """The rest of those published files of which copies would together write more than is freed, the largest first.
 
         Args:
             going: runs that go.
             may_go: those that could; a file with others is copied all the same.
         """
         rest: RunSet = 0
+        freed = 0
+        copies: list[tuple[int, RunSet]] = []  # bytes that stay of a file, and their runs
         for number, positions in self.blobs_with(going & self._have_runs).items():
-            blob, known = self._files[number], self.layout.blobs[number]
-            left = (
-                bitset.of({self.layout.run_of(c) for c in known.chunks}) & self._have_runs & ~going
-            )
-            if (
-                blob.published
-                and 2 * self.bytes_beside(number, positions) > blob.done_bytes
-                and not left & ~may_go
-            ):
-                rest |= left
+            blob, chunks = self._files[number], self.layout.blobs[number].chunks
+            stay = self.bytes_beside(number, positions)
+            freed += blob.done_bytes - stay
+            left = bitset.of(set(map(self.layout.run_of, chunks))) & self._have_runs & ~going
+            if blob.published and not left & ~may_go:
+                copies.append((stay, left))
+        written = sum(stay for stay, _ in copies)
+        for stay, left in sorted(copies, reverse=True):
+            if written <= freed:
+                break
+            rest |= left
+            written, freed = written - stay, freed + stay
         return rest
 
     def check_space(self, nbytes: int) -> None:

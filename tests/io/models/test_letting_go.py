@@ -182,12 +182,14 @@ def test_a_model_in_use_stays_as_it_is(tmp_path: Path, how: str) -> None:
         assert not tree.exists()
 
 
-def test_a_file_of_which_more_stays_than_goes_is_dear_to_keep(tmp_path: Path) -> None:
+def test_copies_that_write_more_than_is_freed_are_dear(tmp_path: Path) -> None:
     with contextlib.closing(filled(tmp_path)) as store:
         model = MODEL.add(store)
         everything = model.have_runs()
         assert model.dear_to_keep(span(4, 6), everything) == span(0, 4), "of a.bin"
         assert model.dear_to_keep(span(3, 6), everything) == 0
+        assert model.dear_to_keep(span(4, 8), everything) == 0, "b.bin gives room, too"
+        assert model.dear_to_keep(span(5, 7), everything) == span(0, 5), "a.bin, the larger one"
         assert model.dear_to_keep(span(4, 6), everything & ~1) == 0, "an ordered run stays anyway"
         assert model.dear_to_keep(span(6, 8), everything) == 0, "of b.bin nothing stays"
     with contextlib.closing(open_store(tmp_path / "partial")) as store:
