@@ -34,7 +34,6 @@ def run(settings: AgentSettings, sources: dict[str, SourceSettings] | None = Non
     raise_file_limit()
     give_back_blocks_of(LARGE_BYTES)
     faulthandler.enable()  # the watchdog's SIGABRT then leaves every thread's trace in the log
-    usual_rule()
     return uvloop.run(_serve(settings, sources))
 
 
@@ -44,6 +43,7 @@ async def _serve(settings: AgentSettings, sources: dict[str, SourceSettings] | N
         app = AgentApp(await located(settings), sources=sources)
         on_hangup(app.reload)
         async with app.running():
+            usual_rule()  # now: a full cache makes hundreds of thousands of objects that stay, too
             app.warms.resume()
             manager.ready(lambda: _headline(app))
             await stop.wait()

@@ -20,7 +20,6 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io import pools
-from p2pcache.io.disk.store_info import ModelInfo
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.tasks import Turns
 
@@ -67,32 +66,32 @@ class DownloadManager:
         self._need_signature = need_signature
         self._trusted = context.settings.compile_cache_namespaces
         self.opening = Turns()
-        self._unseeded: dict[str, ModelInfo] = {}  # models of the cache that no swarm has yet
+        self._unseeded: dict[str, str] = {}  # names of the models here that no swarm has yet
         self._runner = DownloadRunner(context, journal, bringing)
         self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
     async def seed_first(self) -> None:
         """Serve the models of the cache that were used last; usual nodes have no more."""
-        known = [one for one in await pools.STEPS.run(self._context.store.models) if not one.remote]
-        self._unseeded = {one.digest: one for one in known}
-        await self._seed(known[:SEED_FIRST])
+        self._unseeded = await pools.STEPS.run(self._context.store.labels)
+        await self._seed(list(self._unseeded)[:SEED_FIRST])
 
     async def seed_rest(self) -> None:
         """Serve the rest of the cache. Thousands of files take seconds, in which the agent answers already."""
-        await self._seed(list(self._unseeded.values()))
+        await pools.STEPS.run(self._context.store.models)  # slow once; `ls` mustn't wait for that
+        await self._seed(list(self._unseeded))
 
-    async def _seed(self, models: Iterable[ModelInfo]) -> None:
-        for known in models:
-            if known.digest not in self._unseeded:
+    async def _seed(self, digests: Iterable[str]) -> None:
+        for digest in digests:
+            if digest not in self._unseeded:
                 continue  # it was evicted, or removed
             try:
-                model = await pools.STEPS.run(self._context.store.get, known.digest)
+                model = await pools.STEPS.run(self._context.store.get, digest)
             except P2PCacheError as error:
-                log.warning("model blake3:%s in the cache can't be used: %s", known.digest, error)
+                log.warning("model blake3:%s in the cache can't be used: %s", digest, error)
                 continue
-            if model is not None and self._unseeded.pop(known.digest, None) is not None:
-                self.join_swarm(model, known.names[0].short if known.names else "")
+            if model is not None and (label := self._unseeded.pop(digest, None)) is not None:
+                self.join_swarm(model, label)
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""

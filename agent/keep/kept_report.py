@@ -8,7 +8,6 @@ from p2pcache.core import bitset
 from p2pcache.core.pool.kept_models import KeptModel
 from p2pcache.core.protocol.keep_orders import (
     FAILED,
-    MAX_DETAIL,
     MAX_KEPT,
     NO_MANIFEST,
     NO_SPACE,
@@ -17,6 +16,7 @@ from p2pcache.core.protocol.keep_orders import (
     REPORT_S,
     Kept,
     KeptReport,
+    detail_of,
 )
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError
 from p2pcache.io.models.model_chunks import ModelStore
@@ -67,7 +67,7 @@ class KeptRows:
 
     def refuse(self, kept: KeptModel, code: str, detail: str) -> bool:
         """A model can't be kept now; returns whether that is news."""
-        detail = " ".join(detail.split())[:MAX_DETAIL]
+        detail = detail_of(detail)
         news = self._trouble.get(kept.digest) != (code, detail)
         self._trouble[kept.digest] = code, detail
         known = self._rows.get(kept.digest)

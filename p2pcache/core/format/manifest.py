@@ -9,7 +9,7 @@ import itertools
 import re
 import unicodedata
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -183,6 +183,27 @@ def decode(encoded: bytes, expected_digest: str | None = None) -> Manifest:
     if encode(manifest) != encoded:
         raise InvalidManifest("manifest is not in canonical form")
     return manifest
+
+
+def files_with(encoded: bytes, digests: Collection[str]) -> list[File]:
+    """The files of a manifest that have one of these chunks, quickly: a cache looks through all of its manifests.
+
+    Args:
+        encoded: a manifest that was validated before; it isn't again.
+        digests: of the chunks, hex.
+
+    Raises:
+        InvalidManifest: another release wrote it.
+    """
+    width = 2 * DIGEST_BYTES
+    try:
+        files = _decoder.decode(encoded).files
+    except msgspec.MsgspecError as error:
+        raise _unreadable(encoded, error) from None
+    return [
+        _file(record) for record in files
+        if any(record.digests[at : at + width] in digests for at in range(0, len(record.digests), width))
+    ]  # fmt: skip
 
 
 def _count(encoded: bytes, at: int) -> None:

@@ -9,6 +9,7 @@ after `Settled`, as soon as it knows what is to be kept, and again when it chang
 Both messages are untrusted input to the other side, which checks digests, names, runs and these limits.
 """
 
+import textwrap
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -70,6 +71,11 @@ class KeptReport(msgspec.Struct, array_like=True, tag=12, frozen=True):
 
     generation: int  # of the list that it speaks of
     kept: tuple[Kept, ...] = ()
+
+
+def detail_of(text: str) -> str:
+    """What an agent says of a refusal: one line, cut behind a word where it is too long."""
+    return textwrap.shorten(text, MAX_DETAIL, placeholder=" ...")
 
 
 def split(generation: int, orders: Iterable[KeepOrder]) -> list[KeepOrders]:

@@ -7,8 +7,9 @@ one place that knows what is proved of them.
 
 import os
 import secrets
+import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from p2pcache.core.format.manifest import File
@@ -16,7 +17,7 @@ from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import is_digest
 from p2pcache.io.blobs import bitmap
 from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
-from p2pcache.io.disk.agent_db import Proof, Records
+from p2pcache.io.disk.agent_db import Proof, Records, proof_of
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
 
@@ -42,14 +43,12 @@ class BlobPool:
         self.before_demote: Callable[[str], None] = lambda _blob: None
         self._known: dict[str, BlobFile] = {}
         # A file with a proof record isn't looked at: that is done before its bytes are believed.
-        self._published = {
-            name: proof.size if (proof := self.proofs.get(name)) else _info(folders.blobs, name).st_size
-            for name in _blobs_in(folders.blobs)
-        }  # fmt: skip
-        self._partial = {
-            name: _info(folders.partial, name).st_blocks * 512
-            for name in _blobs_in(folders.partial)
-        }
+        here = set(_entries(folders.blobs))
+        self._published = {name: proof[1] for name, proof in self.proofs.items() if name in here}
+        unproved = _blobs_of(folders.blobs, here - self._published.keys())
+        self._published |= {name: info.st_size for name, info in unproved}
+        partial = _blobs_of(folders.partial, _entries(folders.partial))
+        self._partial = {name: info.st_blocks * 512 for name, info in partial}
 
     # -- finding ---------------------------------------------------------------------------------
 
@@ -173,9 +172,7 @@ class BlobPool:
                 self._published.pop(blob_id)
                 blob.published = blob.on_disk = False
                 return blob
-            if self.proofs.get(blob_id) == Proof(info.st_size, info.st_mtime_ns) and (
-                info.st_size == blob.size
-            ):
+            if self.proofs.get(blob_id) == proof_of(blob_id, info) and info.st_size == blob.size:
                 blob.set_all()
             else:
                 blob.doubt()
@@ -294,7 +291,7 @@ class BlobPool:
 
     def _unchanged(self, blob: BlobFile, file: OpenFile) -> bool:
         info = os.fstat(file.fd)
-        return self.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns)
+        return self.proofs.get(blob.id) == proof_of(blob.id, info)
 
     def on_deleted(self, blob: BlobFile) -> None:
         """A blob's file is gone: forget all that was proved of it. Under the lock."""
@@ -353,11 +350,13 @@ class BlobPool:
         return [name]
 
 
-def _blobs_in(folder: int) -> list[str]:
-    """Ids of the blobs in a directory."""
-    with os.scandir(folder) as entries:
-        return [e.name for e in entries if is_digest(e.name) and e.is_file(follow_symlinks=False)]
+def _entries(folder: int) -> list[str]:
+    return os.listdir(folder)
 
 
-def _info(folder: int, name: str) -> os.stat_result:
-    return os.stat(name, dir_fd=folder, follow_symlinks=False)
+def _blobs_of(folder: int, found: Iterable[str]) -> Iterator[tuple[str, os.stat_result]]:
+    """The names in a directory that are blobs, with what the disk says of them."""
+    for name in filter(is_digest, found):
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(info.st_mode):
+            yield name, info

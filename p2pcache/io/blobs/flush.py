@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
-from p2pcache.io.disk.agent_db import Proof
+from p2pcache.io.disk.agent_db import proof_of
 from p2pcache.io.disk.cache_dir import cache_errors
 
 FEW_FILES = 16  # up to this number files are synced one by one; for more, one syncfs is cheaper
@@ -92,11 +92,10 @@ def _publish(blobs: BlobPool, whole: list[BlobFile]) -> None:
     for blob in whole:
         file = blobs.writer(blob)
         blobs.disk.chmod(file.fd, 0o444)
-        info = os.fstat(file.fd)
-        proofs.append((blob.id, Proof(info.st_size, info.st_mtime_ns)))
+        proofs.append(proof_of(blob.id, os.fstat(file.fd)))
     blobs.records.add_proofs(proofs)
     with blobs.lock:
-        for blob, (_, proof) in zip(whole, proofs, strict=True):
+        for blob, proof in zip(whole, proofs, strict=True):
             if not blob.whole:  # a check found a bad chunk meanwhile
                 continue
             folders = blobs.folders

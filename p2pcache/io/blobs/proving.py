@@ -12,7 +12,7 @@ from p2pcache.errors import P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.reservation import check
-from p2pcache.io.disk.agent_db import Proof
+from p2pcache.io.disk.agent_db import proof_of
 from p2pcache.io.disk.cache_dir import cache_errors
 from p2pcache.io.disk.region_hash import proves
 from p2pcache.io.disk.syscalls import is_hole
@@ -27,7 +27,7 @@ def recheck(pool: BlobPool, blob: BlobFile) -> None:
             return  # it is being proved already
         try:
             info = os.stat(blob.id, dir_fd=pool.folders.blobs, follow_symlinks=False)
-            if pool.proofs.get(blob.id) == Proof(info.st_size, info.st_mtime_ns):
+            if pool.proofs.get(blob.id) == proof_of(blob.id, info):
                 return
             blob.doubt()
         except FileNotFoundError:
@@ -162,8 +162,8 @@ def _renew_proof(pool: BlobPool, blob: BlobFile) -> None:
             pool.disk.chmod(fd, 0o444)  # a crash may have left it as that of a partial one
             info = os.fstat(fd)
             if info.st_size == blob.size:
-                proof = Proof(info.st_size, info.st_mtime_ns)
-                pool.records.add_proofs([(blob.id, proof)])
+                proof = proof_of(blob.id, info)
+                pool.records.add_proofs([proof])
                 pool.proofs[blob.id] = proof
                 return
         demote(pool, blob)

@@ -6,6 +6,7 @@ from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes
+from p2pcache.io.disk.store_info import Usage
 
 # Larger files get their blocks at once. Of smaller ones only the sum is reserved; each is allocated when its
 # first byte comes.
@@ -56,6 +57,12 @@ def filled_bytes(blobs: BlobPool) -> int:
             (b.size if b.reserved else max(b.allocated, b.done_bytes)) - b.done_bytes for b in files
         )
         return blobs.cached_bytes() + coming
+
+
+def usage(blobs: BlobPool) -> Usage:
+    """Bytes of models on this disk, and bytes free."""
+    cached, free = blobs.cached_bytes(), free_bytes(blobs.root)
+    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs))
 
 
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:

@@ -7,6 +7,7 @@ without a proof record is hashed again before it's believed. Only the history wo
 import json
 from collections.abc import Iterable
 from contextlib import suppress
+from os import stat_result
 from pathlib import Path
 from sys import intern
 from typing import NamedTuple
@@ -73,11 +74,14 @@ class ModelRow(NamedTuple):
         return Uses(self.uses, self.level, self.last_used)
 
 
-class Proof(NamedTuple):
-    """State of a blob's file when its bytes were last proved."""
+Proof = tuple[str, int, int]
+"""State of a blob's file when its bytes were last proved: the blob, size, mtime_ns. As the table has it: a cache has
+hundreds of thousands."""
 
-    size: int
-    mtime_ns: int
+
+def proof_of(blob: str, info: stat_result) -> Proof:
+    """The proof record of a blob whose file's bytes are proved."""
+    return blob, info.st_size, info.st_mtime_ns
 
 
 class HistoryRow(NamedTuple):
@@ -284,12 +288,10 @@ class Records(ClaimRecords):
 
     # -- proofs ----------------------------------------------------------------------------------
 
-    def add_proofs(self, proofs: Iterable[tuple[str, Proof]]) -> None:
+    def add_proofs(self, proofs: Iterable[Proof]) -> None:
         """Remember files whose bytes were proved."""
         with self._write() as db:
-            db.executemany(
-                "replace into proofs values (?,?,?)", [(blob, *proof) for blob, proof in proofs]
-            )
+            db.executemany("replace into proofs values (?,?,?)", proofs)
 
     def remove_proofs(self, blobs: Iterable[str]) -> None:
         """Forget proofs, before the files change."""
@@ -298,7 +300,7 @@ class Records(ClaimRecords):
     def proofs(self) -> dict[str, Proof]:
         """Every proof record."""
         rows = self._all("select blob, size, mtime_ns from proofs")
-        return {blob: Proof(size, at) for blob, size, at in rows}  # type: ignore[misc, arg-type] # as the schema says
+        return {intern(row[0]): row for row in rows}  # type: ignore[misc, arg-type] # as the schema says
 
     # -- history ---------------------------------------------------------------------------------
 

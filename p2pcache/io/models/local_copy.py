@@ -1,6 +1,6 @@
 """Proving what this disk has already: suspect bytes, and chunks that lie in other blobs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from p2pcache.core.format.layout import Layout
@@ -12,6 +12,9 @@ from p2pcache.io.blobs.blob_file import BlobFile, OpenFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
 from p2pcache.io.disk.cache_dir import cache_errors
+
+Others = Callable[[Collection[str]], Iterable[File]]
+"""Gives the files of other models that have one of some chunks, by their digests (hex)."""
 
 
 class Target(Protocol):
@@ -45,13 +48,13 @@ class Target(Protocol):
         ...
 
 
-def copy_local(model: Target, blobs: BlobPool, others: Iterable[File]) -> RunSet:
+def copy_local(model: Target, blobs: BlobPool, others: Others) -> RunSet:
     """Prove suspect bytes of a model, then copy chunks within it and from other models' files.
 
     Args:
         model: the model to fill.
         blobs: the pool.
-        others: files of all other models; only read when chunks are missing.
+        others: gives files of other models; only asked when chunks are missing.
 
     Returns:
         The runs that became complete.
@@ -113,7 +116,7 @@ def _copy_within(model: Target, blobs: BlobPool) -> None:
                 break
 
 
-def _copy_from(model: Target, blobs: BlobPool, others: Iterable[File]) -> None:
+def _copy_from(model: Target, blobs: BlobPool, others: Others) -> None:
     layout = model.layout
     wanted = {
         Chunk(layout.lengths[c], layout.digest_of_chunk(c)): c for c in _missing(model)
@@ -121,7 +124,9 @@ def _copy_from(model: Target, blobs: BlobPool, others: Iterable[File]) -> None:
     if not wanted:
         return
     own = {blob.id for blob in model.files}
-    for file in others:
+    for file in others({chunk.digest.hex() for chunk in wanted}):
+        if not wanted:
+            return
         hits = [position for position, chunk in enumerate(file.chunks) if chunk in wanted]
         if not hits or file.blob_id in own:
             continue

@@ -1,7 +1,8 @@
 """The chunks of one model on this node: which are proved, where to read them, how to add more."""
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Protocol
 
 from p2pcache.core import bitset
@@ -29,8 +30,8 @@ class Home(Protocol):
     def publish(self, model: "ModelStore", ref: Ref | None, generation: int | None) -> str:
         """Make a whole model's tree and tag appear."""
 
-    def other_files(self, digest: str) -> Iterator[File]:
-        """The files of every other model known here."""
+    def other_files(self, digest: str, chunks: Collection[str]) -> Iterator[File]:
+        """The files of other models here that have one of these chunks (hex)."""
 
 
 class ModelStore:
@@ -251,7 +252,7 @@ class ModelStore:
         Raises:
             NoSpace, NotAllowed, P2PCacheError: the disk refused.
         """
-        return copy_local(self, self._blobs, self._home.other_files(self.digest))
+        return copy_local(self, self._blobs, partial(self._home.other_files, self.digest))
 
     def flush(self) -> None:
         """Make all proved chunks durable: data first, then the bitmaps; whole blobs are published.

@@ -75,14 +75,11 @@ class ModelUsers:
         """Whether anybody else has a blob open; None: nobody can say."""
         with self._blobs.lock:
             self._blobs.files.drop(blob)  # our own would count
-        file = self._file(blob)
-        if file is None:
-            return False
-        if file in file_users.opened_here():  # it is being served to a peer
-            return None
         for folder in self._folders:
             with contextlib.suppress(FileNotFoundError):
-                return file_users.held_by_anybody(blob, folder)
+                held = file_users.held_by_anybody(blob, folder)
+                # It may be us, who serve it to a peer. To look at what we have open isn't cheap, and few files are.
+                return None if held and self._file(blob) in file_users.opened_here() else held
         return False
 
     @property

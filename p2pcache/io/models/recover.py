@@ -4,6 +4,7 @@ Nothing here reads model data. Bytes of which names and records say nothing are 
 believed only after `blobs.proving.prove_suspects` has hashed them.
 """
 
+import os
 import time
 
 from p2pcache.core.format.layout import Layout
@@ -37,12 +38,19 @@ def recover(
 
 def _partials(disk: Disk, folders: Folders) -> None:
     present = set(names(folders.partial))
-    published = set(names(folders.blobs))
     for name in present:
         blob, _, rest = name.partition(".")
         orphan = bool(rest) and (rest != "have" or blob not in present)
-        if orphan or blob in published:
+        if orphan or _exists(folders.blobs, blob):
             disk.unlink(folders.partial, name)
+
+
+def _exists(folder: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _models(records: Records, manifests: ManifestFolder) -> set[str]:

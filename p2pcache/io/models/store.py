@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Self
 
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.format.manifest import File, decode, digest_of
+from p2pcache.core.format.manifest import File, decode, digest_of, files_with
 from p2pcache.core.pool.eviction import Candidate, Limits
 from p2pcache.core.pool.settings import COST_STORAGE
 from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
@@ -32,7 +32,7 @@ from p2pcache.io.disk import cache_dir
 from p2pcache.io.disk.agent_db import HistoryRow, ModelRow, Records
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.claims import ClaimRecords
-from p2pcache.io.disk.disk import Disk, disk_errors, free_bytes
+from p2pcache.io.disk.disk import Disk, disk_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage, by_digest, names_of
@@ -198,8 +198,7 @@ class Store:
 
     def model_info(self, digest: str) -> ModelInfo | None:
         """One model; None if it isn't known here. Strangers may ask, so the others aren't looked at."""
-        row = self._records.model_row(digest)
-        if row is None:
+        if (row := self._records.model_row(digest)) is None:
             return None
         tags = dict(self._records.tags())
         blobs = dict(self._records.blobs_of(digest))
@@ -214,6 +213,14 @@ class Store:
         found = ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
                           tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
         return found._replace(spellings=self._trees.spellings(found.names))
+
+    def labels(self) -> dict[str, str]:
+        """A name of each model that isn't evicted ("": it has none), by digest, most recently used first."""
+        tags = dict(self._records.tags())
+        named = by_digest({**tags, **self._asked(tags)})
+        here = (r.digest for r in self._records.model_rows() if r.digest in self._manifests.local)
+        names = {d: [*named.get(d, ()), *filter(None, self.orders.shown(d)[1:])] for d in here}
+        return {digest: known[0].short if known else "" for digest, known in names.items()}
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""
@@ -231,13 +238,12 @@ class Store:
         """Actions that ended on this node, the newest first."""
         return self._records.history(limit)
 
-    def other_files(self, digest: str) -> Iterator[File]:
-        """The files of every other model known here, most recently used first."""
+    def other_files(self, digest: str, chunks: Collection[str]) -> Iterator[File]:
+        """The files of other models here that have one of these chunks (hex), most recently used models first."""
         for row in self._records.model_rows():
-            skipped = row.digest == digest or row.digest not in self._manifests.local
-            data = None if skipped else self.manifest(row.digest)
-            if data is not None:
-                yield from decode(data).files
+            other = row.digest != digest and row.digest in self._manifests.local
+            if other and (data := self.manifest(row.digest)) is not None:
+                yield from files_with(data, chunks)
 
     def usage(self) -> Usage:
         """Bytes of models on this disk, and bytes free.
@@ -247,9 +253,7 @@ class Store:
         """
         with cache_errors(self._blobs, f"cache dir {self.root}"):
             cache_dir.check_present(self.root, self._folders)
-            cached, free = self._blobs.cached_bytes(), free_bytes(self.root)
-            promised = reservation.promised_bytes(self._blobs)
-            return Usage(cached, free, promised, reservation.filled_bytes(self._blobs))
+            return reservation.usage(self._blobs)
 
     @property
     def trouble(self) -> P2PCacheError | None:
@@ -309,8 +313,7 @@ class Store:
 
     def tag_of(self, ref: Ref) -> TagState | None:
         """The model and generation that a tag points at here; None: no such tag."""
-        found = self._records.tag(ref.tag_key)
-        return TagState(*found) if found else None
+        return TagState(*found) if (found := self._records.tag(ref.tag_key)) else None
 
     def tags_of(self, digest: str) -> list[Ref]:
         """The tags that point at a model."""

@@ -21,6 +21,7 @@ from p2pcache.core.format.manifest import (
     decode,
     digest_of,
     encode,
+    files_with,
     make_file,
     make_manifest,
 )  # fmt: skip
@@ -336,3 +337,18 @@ def test_a_bomb_is_counted_before_it_is_unpacked(
 def test_a_large_manifest_of_another_release_says_so() -> None:
     with pytest.raises(InvalidManifest, match="newer than this release"):
         decode(b'{"format":"p2pcache.manifest.v2","files":[' + b"1," * 5_000_000 + b"1]}")
+
+
+def test_files_with_a_chunk_are_those_that_a_whole_reading_finds() -> None:
+    dice = random.Random(3)
+    chunks = [Chunk(dice.randrange(1, 99), dice.randbytes(32)) for _ in range(6)]
+    listed = [
+        make_file("both", chunks[:2]), make_file("empty", []), make_file("last", chunks[3:5]),
+        make_file("none", chunks[5:]), make_file("sum", chunks[2:3], sha256=bytes(32)),
+    ]  # fmt: skip
+    encoded = encode(make_manifest(listed))
+    wanted = {chunks[n].digest.hex() for n in (1, 2, 4)}
+    assert files_with(encoded, wanted) == [listed[0], listed[2], listed[4]]
+    assert files_with(encoded, {chunks[0].digest.hex()[1:] + "0"}) == []
+    with pytest.raises(InvalidManifest, match="newer"):
+        files_with(b'{"format":"p2pcache.manifest.v9","files":[]}'.replace(b"[]", b"{}"), wanted)

@@ -56,3 +56,13 @@ def test_an_older_announcement_keeps_nothing() -> None:
     assert m.decode_to_tracker(m.encode(old)) == old
     assert not old.keeps
     assert not old.role
+
+
+def test_a_detail_is_one_line_and_ends_behind_a_word() -> None:
+    assert k.detail_of("no room:\n  make some") == "no room: make some"
+    long = "the quota of the cache " * 20
+    said = k.detail_of(long)
+    assert len(said) <= k.MAX_DETAIL
+    assert said.endswith(" ...")
+    assert long.startswith(said.removesuffix("...")), said
+    assert len(k.detail_of("/" * 500)) <= k.MAX_DETAIL

@@ -10,7 +10,7 @@ import pytest
 from p2pcache.errors import Busy, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk import agent_db
-from p2pcache.io.disk.agent_db import HISTORY_ROWS, SCHEMA_VERSION, HistoryRow, Proof, Records
+from p2pcache.io.disk.agent_db import HISTORY_ROWS, SCHEMA_VERSION, HistoryRow, Records
 
 
 def row(ended: float = 1.0, **more: object) -> HistoryRow:
@@ -69,7 +69,7 @@ def test_records_of_the_release_before_gain_a_history_and_lose_nothing(path: Pat
         old.execute("insert into proofs values ('b', 7, 9)")
         old.commit()
     with closing(Records(path)) as db:
-        assert db.proofs() == {"b": Proof(7, 9)}
+        assert db.proofs() == {"b": ("b", 7, 9)}
         db.add_history(row())
         assert db.history(1) == [row()]
         db.set_asked(("team", "m", "v1"), "ab" * 32)
