@@ -300,7 +300,7 @@ class Records(ClaimRecords):
     def proofs(self) -> dict[str, Proof]:
         """Every proof record."""
         rows = self._all("select blob, size, mtime_ns from proofs")
-        return {intern(row[0]): row for row in rows}  # type: ignore[misc, arg-type] # as the schema says
+        return {intern(str(row[0])): row for row in rows}  # type: ignore[misc] # as the schema says
 
     # -- history ---------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class Trees:
         self._disk = disk
         self._folders = folders
         self._view = HubView(disk, folders)
+        found = (_parse(*where, entry) for *where, entries in self._walk() for entry in entries)
+        self._trees = {tree for tree in found if tree is not None}  # nobody else makes any
 
     def close(self) -> None:
         """Close what is open."""
@@ -93,6 +95,7 @@ class Trees:
             self._disk.sync(self._folders.tmp)
         finally:
             os.close(parent)
+        self._trees.add(tree)
         self._show(tree.namespace, tree.name)
 
     def _intact(self, tree: Tree, files: list[tuple[str, str]]) -> bool:
@@ -155,6 +158,7 @@ class Trees:
         """Make a tree disappear at once, then delete it."""
         parent = self._open(tree.namespace, tree.name)
         if parent is None:
+            self._trees.discard(tree)
             return
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
@@ -163,6 +167,7 @@ class Trees:
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
+            self._trees.discard(tree)
             return
         except OSError as error:
             if error.errno != errno.EXDEV:
@@ -172,18 +177,14 @@ class Trees:
             self._disk.remove_tree(parent, tree.entry)
         finally:
             os.close(parent)
+        self._trees.discard(tree)
         self._show(tree.namespace, tree.name)
         self._disk.remove_tree(self._folders.tmp, temporary)
         self._tidy(tree.namespace, tree.name)
 
     def trees(self, digest: str | None = None) -> list[Tree]:
-        """Every tree, or those of one model."""
-        found = (
-            _parse(space, name, entry)
-            for space, name, fd_entries in self._walk()
-            for entry in fd_entries
-        )
-        return [t for t in found if t is not None and digest in (None, t.digest)]
+        """Every tree, or those of one model; some may have been removed behind our back."""
+        return sorted(tree for tree in self._trees if digest in (None, tree.digest))
 
     def links(self) -> list[tuple[Ref, str]]:
         """Every tag link with its digest; leftovers of an interrupted swap are removed."""

@@ -8,6 +8,7 @@ is opened.
 import logging
 import time
 from collections.abc import Collection, Mapping, MutableMapping
+from math import inf
 
 from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
 from p2pcache.ids import RunSet
@@ -27,6 +28,8 @@ from p2pcache.io.disk.store_info import ModelInfo, Pruned
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import ModelUsers, Users
 from p2pcache.io.models.published_tree import Trees
+
+LOOK_LASTS_S = 1.0  # a look at all processes of a busy machine takes a good part of it
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class Removal:
         # Their bytes in each blob, of the ordered runs that are here, as of the last look.
         self._ordered: dict[str, tuple[RunSet, Mapping[str, int]]] = {}
         self._holed: dict[str, ModelStore] = {}  # parts of them went, and not all of their space
+        self._unused: dict[str, float] = {}  # when nobody was seen to use them, monotonic
         self.keep_spare()
 
     def remove_model(self, digest: str) -> int:
@@ -139,9 +143,8 @@ class Removal:
             if model.arriving is not None:
                 raise Conflict(f"a loader has read model {model.digest[:12]} a moment ago")
             own = set(self._records.own_blobs(model.digest))
-            self.refuse_used(
-                model.digest
-            )  # before it is hidden: a model that stays is shown as before
+            # Before it is hidden: a model that stays is shown as before.
+            self.refuse_used(model.digest, anew=True)
             self._unpublish(model.digest)
             before = self._blobs.disk_sum(model.files)
             model.flush()
@@ -160,7 +163,7 @@ class Removal:
 
     def shows(self, digest: str) -> bool:
         """Whether people see a model, or some of its files, in a tree."""
-        return bool(list(self._trees.trees(digest)))
+        return any(self._trees.exists(tree) for tree in self._trees.trees(digest))
 
     def ordered_bytes(self, digest: str, ordered: RunSet) -> Mapping[str, int]:
         """Bytes of each blob of a model that are here, and ordered to be; none of a model that isn't open.
@@ -214,12 +217,25 @@ class Removal:
             del self._unfinished[digest]
         return freed
 
-    def refuse_used(self, digest: str) -> None:
+    def users_of(self, digests: Collection[str]) -> Users:
+        """See `ModelUsers.of`. What it says holds for a moment, in which several models may go."""
+        users, now = ModelUsers(self._blobs, self._records).of(digests), time.monotonic()
+        fresh = {digest: at for digest, at in self._unused.items() if now - at < LOOK_LASTS_S}
+        self._unused = fresh | dict.fromkeys(set(digests) - users.held.keys(), now)
+        return users
+
+    def refuse_used(self, digest: str, *, anew: bool = False) -> None:
         """Check that no other process of this machine is seen to have a file of a model open or mapped. It blocks.
+
+        Args:
+            digest: of the model.
+            anew: look now, even if `users_of` did so a moment ago.
 
         Raises:
             Conflict: a process has.
         """
+        if not anew and time.monotonic() - self._unused.get(digest, -inf) < LOOK_LASTS_S:
+            return  # who opens a file now keeps it, though it goes
         if who := ModelUsers(self._blobs, self._records).of([digest]).held.get(digest):
             raise Conflict(f"model {digest[:12]} may be in use: {who}")
 

@@ -38,7 +38,7 @@ from p2pcache.io.disk.reserve_file import Spare
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage, by_digest, names_of
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.models.model_users import NOBODY, ModelUsers, Users
+from p2pcache.io.models.model_users import NOBODY, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
@@ -358,9 +358,9 @@ class Store:
                 self._trees.remove(tree)
 
     def users_of(self, digests: Collection[str]) -> Users:
-        """See `ModelUsers.of`."""
+        """See `Removal.users_of`."""
         with cache_errors(self._blobs, f"cache dir {self.root}"):
-            return ModelUsers(self._blobs, self._records).of(digests)
+            return self.removal.users_of(digests)
 
     def remove_model(self, digest: str) -> int:
         """See `Removal.remove_model`."""

@@ -12,7 +12,8 @@ from p2pcache.errors import Busy, Conflict, NoSpace, NotAllowed, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.disk.agent_db import Records
 from p2pcache.io.disk.disk import Disk, free_bytes
-from p2pcache.io.models import room
+from p2pcache.io.host import file_users
+from p2pcache.io.models import removal, room
 from p2pcache.io.models.room import Wanted
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, model, open_store, small_file_system
@@ -206,6 +207,30 @@ def test_what_others_have_open_stays(tmp_path: Path) -> None:
         assert [victim.digest for victim in choice.plan.victims] == [other.digest]
         assert "in use by" in choice.kept[one.digest]
         assert len(room.choose(store, Wanted(1, 1 << 40), 0.0).plan.victims) == 2
+
+
+def test_models_that_go_together_are_looked_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+    look = file_users.look
+
+    def counted(*args: Any) -> file_users.Look:
+        nonlocal looks
+        looks += 1
+        return look(*args)
+
+    monkeypatch.setattr(file_users, "look", counted)
+    with contextlib.closing(open_store(tmp_path)) as store:
+        bring(store, model(1), REF)
+        bring(store, model(2), OTHER)
+        choice = room.choose(store, Wanted(1, 1 << 40), 0.0)
+        one, other = (victim.digest for victim in choice.plan.victims)
+        store.evict_model(one)
+        assert looks == 1
+        monkeypatch.setattr(removal, "LOOK_LASTS_S", 0.0)
+        store.evict_model(other)
+        assert looks == 2
 
 
 def test_the_quota_is_a_limit_of_reservations(tmp_path: Path) -> None:
