@@ -294,7 +294,7 @@ class DownloadManager:
                 if model.closed:
                     raise _removed(ref)
                 swarm = self.join_swarm(model, ref.short)
-            swarm.label = ref.short
+            swarm.label = self._context.store.written(ref)
             timeline = timeline or self.timeline()
             self.on_phase(timeline, "manifest")
             download = Download(

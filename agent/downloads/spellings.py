@@ -36,3 +36,5 @@ class Spellings:
             self._asked.discard((ref.namespace, ref.name))
             return
         await pools.STEPS.run(self._store.spell, ref, spelling)
+        if (label := self._store.written(ref)) != download.swarm.label == ref.short:
+            download.swarm.show_as(label)

@@ -208,8 +208,10 @@ class Keeping:
 
     def _row(self, ref: Ref) -> dict[str, object]:
         record, digest = self.wishes.keeps[ref], self.wishes.digests.get(ref, "")
+        swarm = self._tracking.swarms.get(digest)
         row: dict[str, object] = {
-            "ref": ref.short, "namespace": ref.namespace, "digest": digest,
+            "ref": ref.short, "spelled": ref.full_name if swarm is None else swarm.ledger.spelling(ref),
+            "namespace": ref.namespace, "digest": digest,
             "bytes": self.wishes.sizes.get(digest, 0), "wish": wish_text(record),
             "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
             "nodes": record.nodes, "made": record.since, "trouble": self.wishes.troubles.get(ref, ""),

@@ -109,7 +109,7 @@ def _show_all(told: Json, *, as_json: bool) -> None:
         return
     rows = []
     for row in told.get("keeps", ()):
-        name, _, tag = str(row["ref"]).rpartition(":")
+        name, tag = _written(row)
         rows.append(
             (name, tag, format_bytes(row.get("bytes", 0)), copies_of(row), _missing(row), row.get("wish", "-"),
              row.get("holders", 0), row.get("state", "-"), _last_repair(row))
@@ -124,7 +124,7 @@ def _show_all(told: Json, *, as_json: bool) -> None:
 
 
 def _show(row: dict[str, Any]) -> None:
-    emit(clean(f"{row['ref']}: {row.get('wish')}: {row.get('state')}"))
+    emit(clean(f"{':'.join(_written(row))}: {row.get('wish')}: {row.get('state')}"))
     emit(f"copies   {copies_of(row)} on {row.get('holders', 0)} nodes")
     if row.get("missing_bytes"):
         emit(f"missing  {format_bytes(row['missing_bytes'])} of copies that are to be made")
@@ -139,6 +139,12 @@ def _show(row: dict[str, Any]) -> None:
         note("note: the tracker is new, and waits for nodes that may only be away")
     if row.get("trouble"):
         note(clean(f"note: what the name means now isn't known: {row['trouble']}"))
+
+
+def _written(row: dict[str, Any]) -> tuple[str, str]:
+    """Return name and tag of a row, the name as it was pushed."""
+    name, _, tag = str(row["ref"]).rpartition(":")
+    return row.get("spelled") or name, tag
 
 
 def _missing(row: dict[str, Any]) -> str:

@@ -147,6 +147,7 @@ def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any
 
 
 def _matches(short: str, patterns: tuple[str, ...]) -> bool:
+    short = _folded(short)
     full = short if "/" in short else f"{DEFAULT_NAMESPACE}/{short}"
     texts = {text for each in (short, full) for text in (each, each.rpartition(":")[0])}
     folded = [_folded(pattern) for pattern in patterns]

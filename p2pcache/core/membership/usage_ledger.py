@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from p2pcache.core.membership.settings import MAX_FIGURES
 from p2pcache.core.protocol.messages import SwarmState
-from p2pcache.ids import NodeId
+from p2pcache.ids import NodeId, Ref, is_spelling_of, spelled
 
 Taken = tuple[int, int, int]
 """Bytes that a member took of a model since its start: from peers, the origin, its own cache."""
@@ -63,6 +63,11 @@ class UsageLedger:
         """Bytes read from the origin over the model's bytes; None while the size isn't known."""
         return self.origin / self.total_bytes if self.total_bytes else None
 
+    def spelling(self, ref: Ref) -> str:
+        """How a name of the model is written: `[namespace/]name`, with capitals if a member said it so."""
+        name = spelled(self.label)
+        return name if is_spelling_of(name, ref) else ref.full_name
+
     def on_figures(self, node: NodeId, said: SwarmState, *, known: bool = False) -> None:
         """A member said other figures than before; they were checked.
 
@@ -71,7 +76,12 @@ class UsageLedger:
             said: what it says.
             known: it told figures before; else it may tell of what it took before this tracker started.
         """
-        self.label = said.label or self.label
+        if (
+            said.label.lower() == self.label.lower()
+        ):  # not all members know with which capitals it is written
+            self.label = min(said.label, self.label)
+        else:
+            self.label = said.label or self.label
         self.total_bytes = said.total_bytes or self.total_bytes
         if not any(said.taken):
             return

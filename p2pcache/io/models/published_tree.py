@@ -212,6 +212,10 @@ class Trees:
         with _view_errors(ref):
             self._view.spell(ref, spelling)
 
+    def written(self, ref: Ref) -> str:
+        """A ref as people write it: with the capitals of its name, as far as this cache knows; without its digest."""
+        return f"{self._view.spelling(ref)}:{ref.tag}"
+
     def spellings(self, refs: Iterable[Ref]) -> dict[str, str]:
         """How names are written, by names; those in lower case aren't told."""
         found = {ref.full_name: self._view.spelling(ref) for ref in refs}

@@ -64,6 +64,7 @@ class Store:
         self._records = Records(root / "agent.db", self._spare)
         self.claims: ClaimRecords = self._records
         self._trees = Trees(disk, folders)
+        self.written = self._trees.written
         self._manifests = ManifestFolder(disk, folders.manifests)
         recover.recover(disk, folders, self._records, self._manifests, self._trees)
         self._blobs = BlobPool(root, folders, disk, self._records)
@@ -173,8 +174,7 @@ class Store:
         if (model := self._models.get(digest)) is not None:
             return model  # doesn't wait for a running flush
         with self._blobs.maintenance:
-            model = self._models.get(digest)
-            if model is None:
+            if (model := self._models.get(digest)) is None:
                 data = self.manifest(digest) if digest in self._manifests.local else None
                 if data is None:
                     return None
@@ -220,7 +220,7 @@ class Store:
         named = by_digest({**tags, **self._asked(tags)})
         here = (r.digest for r in self._records.model_rows() if r.digest in self._manifests.local)
         names = {d: [*named.get(d, ()), *filter(None, self.orders.shown(d)[1:])] for d in here}
-        return {digest: known[0].short if known else "" for digest, known in names.items()}
+        return {digest: self.written(known[0]) if known else "" for digest, known in names.items()}
 
     def touch(self, digest: str) -> None:
         """Note that a model was used now."""

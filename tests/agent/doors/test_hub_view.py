@@ -124,6 +124,9 @@ async def test_a_push_is_seen_by_its_spelling_at_once(tmp_path: Path) -> None:
         ref = app.store.root / "models/.hf/models--Acme--Tiny/refs/v2"
         (model,) = app.store.models()
         assert ref.read_text() == model.digest[:40]
+        assert app.downloads.swarms[model.digest].label == "Acme/Tiny:v2"  # as the tracker hears it
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        assert app.downloads.swarms[model.digest].label == "Acme/Tiny:v2"
 
 
 @pytest.mark.slow

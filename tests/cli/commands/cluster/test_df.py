@@ -56,7 +56,7 @@ def test_models_of_all_nodes_with_their_copies(agent: FakeAgent, run: Run) -> No
     assert lines[2].split()[-4:] == ["2", "4", "in", "parts"]
     assert lines[3].split()[-3:] == ["2", "4", "whole"]
     document = json.loads(
-        run("ls", "--cluster", "team/*", "--json", "--agent", agent.address).stdout
+        run("ls", "--cluster", "Team/*", "--json", "--agent", agent.address).stdout
     )
     assert [row["copies"] for row in document["models"]] == [2.0]
     assert [row["keep"] for row in document["models"]] == [None], (

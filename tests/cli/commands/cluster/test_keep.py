@@ -51,6 +51,12 @@ def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any
     ]
 
 
+def test_a_name_is_shown_as_it_was_pushed(agent: FakeAgent, run: Run) -> None:
+    agent.document("GET /v1/keeps", {"keeps": [ROW | {"spelled": "Team/A"}], "drains": []})
+    assert run("keep", "Team/A:v1", "--agent", agent.address).stdout.startswith("Team/A:v1: ")
+    assert "Team/A  v1 " in run("keep", "--list", "--agent", agent.address).stdout
+
+
 @pytest.mark.parametrize(
     "args",
     [["a", "--copies", "1", "--all"], ["a", "--off", "--whole", "1"], ["--copies", "1"], ["a", "--list"],
