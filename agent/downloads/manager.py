@@ -186,10 +186,11 @@ class DownloadManager:
                 reasons.setdefault(digest, "it is being pushed")
         return reasons
 
-    def on_sent(self, digest: str) -> None:
-        """A client has just sent something of a push that has begun."""
+    def on_sent(self, digest: str, *, last: bool = False) -> None:
+        """A client has just sent something of a push that has begun; `last`: that has ended."""
         self._sent.pop(digest, None)
-        self._sent[digest] = self._context.now()
+        if not last:
+            self._sent[digest] = self._context.now()
         if len(self._sent) > MAX_BEGUN:
             del self._sent[next(iter(self._sent))]
 

@@ -246,6 +246,7 @@ class Pushes:
             await self._need_signature(ref, store.digest)
             result = await pools.WORK.run(upload, store, ref)
             await pools.WORK.run(store.publish, ref, result.generation)
+            self._downloads.on_sent(store.digest, last=True)
             self._downloads.swarms[store.digest].show_as(self._context.store.written(ref))
             link = self._context.link
             if link is not None and link.connected:

@@ -58,18 +58,18 @@ def prune(
     if as_json:
         emit_document(result if evicted is None else {**result, "evicted": evicted})
         return
-    _print_pruned(result, "would remove" if dry_run else "removed")
+    _print_pruned(result, "would remove" if dry_run else "removed", summed=evicted is None)
     if evicted is not None:
-        print_evicted(evicted)
+        print_evicted({**evicted, "bytes_freed": evicted["bytes_freed"] + result["bytes_freed"]})
 
 
-def _print_pruned(result: dict[str, Any], verb: str) -> None:
+def _print_pruned(result: dict[str, Any], verb: str, *, summed: bool = True) -> None:
     for item in result["removed"]:
         emit(f"{verb} {clean(item)}")
     for item in result.get("kept", ()):
         emit(f"kept {clean(item)}")
     if result.get("unsure"):
         note(f"note: {clean(result['unsure'])}: what they have open isn't known")
-    emit(
-        f"{format_bytes(result['bytes_freed'])} {'would be ' if verb.startswith('would') else ''}freed"
-    )
+    if summed:
+        would = "would be " if verb.startswith("would") else ""
+        emit(f"{format_bytes(result['bytes_freed'])} {would}freed")

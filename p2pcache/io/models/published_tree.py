@@ -52,7 +52,8 @@ class Trees:
         self._disk = disk
         self._folders = folders
         self._view = HubView(disk, folders)
-        found = (_parse(*where, entry) for *where, entries in self._walk() for entry in entries)
+        walk = self._walk()
+        found = (_parse(space, name, entry) for space, name, entries in walk for entry in entries)
         self._trees = {tree for tree in found if tree is not None}  # nobody else makes any
 
     def close(self) -> None:

@@ -132,6 +132,7 @@ async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) ->
         assert (await push_through(app, layout))["bytes_uploaded"] == 0
         done = await push_through(app, layout, repair=True)
         assert done["bytes_uploaded"] == len(FILES["weights.bin"])
+        assert app.downloads.busy() == {}, "a push that has ended holds nothing"
         assert blob.read_bytes() == FILES["weights.bin"]
 
 

@@ -52,10 +52,10 @@ def test_without_a_name_it_is_asked_on_a_terminal(
 
 
 def test_prune_to_a_size_evicts_after_it_has_pruned(agent: FakeAgent, run: Run) -> None:
-    agent.document("POST /v1/prune", {"removed": [], "bytes_freed": 0, "kept": [], "unsure": ""})
+    agent.document("POST /v1/prune", {"removed": [], "bytes_freed": 500, "kept": [], "unsure": ""})
     agent.document("POST /v1/evict", answer())
     told = run("prune", "--to", "500GB", "--agent", agent.address)
-    assert "evicted team/a:v1" in told.stdout
+    assert told.stdout == "evicted team/a:v1 (1.00 kB): used 3d0h ago\n1.50 kB freed\n"
     assert json.loads(agent.bodies[1])["to_bytes"] == 500_000_000_000
     document = json.loads(run("prune", "--to", "1GB", "--json", "--agent", agent.address).stdout)
     assert document["evicted"]["bytes_freed"] == 1000
