@@ -106,7 +106,8 @@ def measure(home: Path, turns: int, files: int) -> dict[str, Any]:
         gone = sum(bool(row["remote"]) for row in agent.client.models())
     phases = {str(phase["phase"]): float(phase["seconds"]) for phase in report["phases"]}
     return {
-        "start_s": starts, "start_cpu_s": cpu, "ls_first_s": first, "ls_s": later, "pull_s": wall, "phases": phases, "evicted": gone,
+        "start_s": starts, "start_cpu_s": cpu,
+        "ls_first_s": first, "ls_s": later, "pull_s": wall, "phases": phases, "evicted": gone,
         "first_byte_s": sum(phases.get(name, 0.0) for name in ("resolve", "manifest", "local", "first_byte")),
     }  # fmt: skip
 
@@ -138,7 +139,8 @@ def _ls(agent: Agent, environ: dict[str, str]) -> float:
 def _told(result: dict[str, Any]) -> bool:
     """Print a result; returns whether it is as it must be."""
     rows = [
-        ("agent starts", result["start_s"], START_S), ("its CPU time", result["start_cpu_s"], None), ("ls at once", result["ls_first_s"], None),
+        ("agent starts", result["start_s"], START_S), ("its CPU time", result["start_cpu_s"], None),
+        ("ls at once", result["ls_first_s"], None),
         ("ls", result["ls_s"], LS_S), ("pull's first byte", [result["first_byte_s"]], FETCH_S),
     ]  # fmt: skip
     good = True
