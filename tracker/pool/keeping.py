@@ -210,7 +210,7 @@ class Keeping:
         record, digest = self.wishes.keeps[ref], self.wishes.digests.get(ref, "")
         swarm = self._tracking.swarms.get(digest)
         row: dict[str, object] = {
-            "ref": ref.short, "spelled": ref.full_name if swarm is None else swarm.ledger.spelling(ref),
+            "ref": ref.short, "spelled": ref.full_name if swarm is None else swarm.ledger.name_as_pushed(ref),
             "namespace": ref.namespace, "digest": digest,
             "bytes": self.wishes.sizes.get(digest, 0), "wish": wish_text(record),
             "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,

@@ -63,7 +63,7 @@ class UsageLedger:
         """Bytes read from the origin over the model's bytes; None while the size isn't known."""
         return self.origin / self.total_bytes if self.total_bytes else None
 
-    def spelling(self, ref: Ref) -> str:
+    def name_as_pushed(self, ref: Ref) -> str:
         """How a name of the model is written: `[namespace/]name`, with capitals if a member said it so."""
         name = spelled(self.label)
         return name if is_spelling_of(name, ref) else ref.full_name

@@ -28,12 +28,12 @@ def test_totals_grow_by_what_each_member_grew() -> None:
 
 def test_a_name_is_written_as_the_member_says_that_knows_its_capitals() -> None:
     book, ref = UsageLedger(), Ref.parse("org/model:v1")
-    assert book.spelling(ref) == "org/model"
+    assert book.name_as_pushed(ref) == "org/model"
     for label in ("org/model:v1", "Org/Model:v1", "org/model:v1"):
         book.on_figures(1, said(0, 1, 0, label=label))
-    assert (book.label, book.spelling(ref)) == ("Org/Model:v1", "Org/Model")
+    assert (book.label, book.name_as_pushed(ref)) == ("Org/Model:v1", "Org/Model")
     book.on_figures(2, said(0, 1, 0, label="other:v2"))
-    assert (book.label, book.spelling(ref)) == ("other:v2", "org/model")
+    assert (book.label, book.name_as_pushed(ref)) == ("other:v2", "org/model")
 
 
 def test_nothing_told_has_no_alpha() -> None:
