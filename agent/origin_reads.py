@@ -118,7 +118,8 @@ class OriginReads:
                     layout.digest, by_index[run], outcome, wrong.get(run, ""), why, flow_s
                 )
             )
-            self._tell(loop, at_once=run == runs[-1].run)
+            if run != runs[-1].run:  # the end of the request wakes the loop by itself
+                self._tell(loop)
 
         def read() -> None:
             fetch_runs(
@@ -138,10 +139,10 @@ class OriginReads:
             self._end()
             self._deliver()
 
-    def _tell(self, loop: asyncio.AbstractEventLoop, *, at_once: bool) -> None:
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop hear of ends; called on threads. Quick reads of small runs would wake it all the time."""
         now = time.monotonic()
-        if at_once or now >= self._told_at + TELL_S:
+        if now >= self._told_at + TELL_S:
             self._told_at = now
             with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
                 loop.call_soon_threadsafe(self._deliver)

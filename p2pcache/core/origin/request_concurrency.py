@@ -3,7 +3,13 @@
 from dataclasses import dataclass
 from math import inf
 
-from p2pcache.core.origin.settings import JOIN_S, JOIN_SHARE, MIN_READ_S, MOST_TIMES
+from p2pcache.core.origin.settings import (
+    JOIN_S,
+    JOIN_SHARE,
+    JOIN_WAITS,
+    MIN_READ_S,
+    MOST_TIMES,
+)
 
 
 @dataclass(slots=True)
@@ -54,7 +60,8 @@ class RequestConcurrency:
         one = self._sample
         run_s = one.flowed_s / one.runs if one is not None and one.runs else self._last_flow_s
         share = missing // (JOIN_SHARE * self.least)
-        return max(1, min(int(JOIN_S / run_s), share)) if run_s else 1
+        wait_s = self._wait_s if self._rate else 0.0
+        return max(1, min(int(max(JOIN_S, JOIN_WAITS * wait_s) / run_s), share)) if run_s else 1
 
     def on_done(self, took_s: float, under_way: int, flow_s: float, runs: int, now: float) -> None:
         """A request has ended well.

@@ -57,9 +57,12 @@ RECENT_READS = 16  # reads over which the mean goes
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
 # The missing runs divided by this are the most that the usual number of requests holds.
-JOIN_SHARE = 8
+JOIN_SHARE = 2
 # Seconds for which the bytes of such a request may flow: a run that becomes urgent may lie at the end of one.
-JOIN_S = 0.5
+JOIN_S = 1.0
+# They may flow for this many times as long as it waits for its first byte: on a far way each connection waits for most
+# of its time otherwise, and there are only so many.
+JOIN_WAITS = 2
 
 # -- isolation --
 

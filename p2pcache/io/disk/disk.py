@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +33,8 @@ _NO_PATH = (
     errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ETXTBSY,
 )  # fmt: skip
 _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH)
+TRIAL_BYTES = 32 << 20  # of a file: its space is taken first, to see what that costs
+TRIAL_S = 0.002  # of processor time: extents take microseconds, whatever their length, and pages 8 ms
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
@@ -139,11 +142,16 @@ class Disk:
         syscalls.copy_range(source, start, target, offset, length)
 
     def allocate(self, fd: int, size_bytes: int) -> bool:
-        """Reserve blocks and set the size; where that isn't possible only the size (False).
+        """Reserve blocks and set the size; where that isn't possible, or takes long, only the size (False).
 
-        Writing into preallocated extents costs less CPU than into a sparse file.
+        Writing into preallocated extents costs less CPU than into a sparse file. A file system in memory has no
+        extents: it would make every page now, one after the other, while whoever wants to write waits.
         """
-        if syscalls.fallocate(fd, size_bytes):
+        trial = min(size_bytes, TRIAL_BYTES)
+        began = time.thread_time()
+        taken = syscalls.fallocate(fd, trial)
+        dear = trial < size_bytes and time.thread_time() - began > TRIAL_S
+        if taken and not dear and syscalls.fallocate(fd, size_bytes):
             return True
         os.ftruncate(fd, size_bytes)
         return False

@@ -123,3 +123,16 @@ def test_the_limit_stays_within_its_bounds(
     for number, (took_s, under_way, flow_s) in enumerate(ends * 3):
         at_once.on_done(took_s, under_way, flow_s, runs, number)
         assert least <= at_once.limit(runs) <= at_once.most
+
+
+def test_requests_on_a_far_way_flow_for_longer_than_they_wait() -> None:
+    """There are only so many of them, and while one waits nothing flows through it."""
+    wait_s = 2.0
+    at_once = RequestConcurrency(2, 64)
+    for number in range(1, 9):
+        at_once.on_done(wait_s + RUN_S, 2, RUN_S, 1, number * wait_s)
+    assert at_once.length(10**6) * RUN_S >= 2 * wait_s
+    near = RequestConcurrency(2, 64)
+    for number in range(1, 9):
+        near.on_done(2 * RUN_S, 2, RUN_S, 1, number * RUN_S)
+    assert near.length(10**6) * RUN_S <= 1.0

@@ -400,7 +400,7 @@ def test_near_the_end_requests_are_shorter() -> None:
     lengths = [len(runs) for runs in requests_of(quick_reader(400)[1])]
     assert 1 < lengths[0] < JOIN_BYTES // MB
     assert sum(lengths) <= 400 // JOIN_SHARE
-    assert {len(runs) for runs in requests_of(quick_reader(60)[1])} == {1}
+    assert {len(runs) for runs in requests_of(quick_reader(24)[1])} == {1}
 
 
 def test_a_read_that_failed_leaves_the_others_of_its_request() -> None:

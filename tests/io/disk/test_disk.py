@@ -1,14 +1,17 @@
 """The seam to the disk: errors in our words, names that can't escape."""
 
 import errno
+import math
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from p2pcache.errors import NoSpace, NotAllowed, NotFound, P2PCacheError, UsageError
-from p2pcache.io.disk.disk import Disk, disk_errors, read_small, translate
+from p2pcache.io.disk import disk as disk_module
+from p2pcache.io.disk.disk import TRIAL_BYTES, Disk, disk_errors, read_small, translate
 
 
 def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
@@ -73,3 +76,27 @@ def test_small_files_have_a_limit(tmp_path: Path) -> None:
     assert read_small(root, "pipe", 5) is None
     assert read_small(root, "missing", 5) is None
     os.close(root)
+
+
+@pytest.mark.parametrize(("limit_s", "whole"), [(math.inf, True), (-1.0, False)])
+def test_space_is_taken_at_once_unless_that_costs_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit_s: float, *, whole: bool
+) -> None:
+    monkeypatch.setattr(disk_module, "TRIAL_S", limit_s)
+    size = TRIAL_BYTES + 4096
+    with (tmp_path / "file").open("wb") as file:
+        assert Disk().allocate(file.fileno(), size) is whole
+        found = os.fstat(file.fileno())
+    assert found.st_size == size
+    assert (found.st_blocks * 512 >= size) is whole
+
+
+def test_pages_in_memory_are_not_made_before_they_are_written() -> None:
+    if "/dev/shm tmpfs" not in Path("/proc/mounts").read_text():
+        pytest.skip("needs a file system in memory")
+    size = 4 * TRIAL_BYTES
+    with tempfile.TemporaryFile(dir="/dev/shm") as file:
+        assert not Disk().allocate(file.fileno(), size)
+        found = os.fstat(file.fileno())
+    assert found.st_size == size
+    assert found.st_blocks * 512 <= TRIAL_BYTES
