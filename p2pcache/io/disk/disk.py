@@ -34,7 +34,7 @@ _NO_PATH = (
 )  # fmt: skip
 _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH)
 TRIAL_BYTES = 32 << 20  # of a file: its space is taken first, to see what that costs
-TRIAL_S = 0.002  # of processor time: extents take microseconds, whatever their length, and pages 8 ms
+TRIAL_S = 0.002  # of processor time: extents take microseconds at any length, pages 8 ms
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
