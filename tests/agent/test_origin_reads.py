@@ -1,14 +1,23 @@
-"""Connections to storage close soon after the last read."""
+"""What storage and the event loop notice of reads: connections close soon after the last, and the loop wakes seldom."""
 
 import asyncio
 import random
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from p2pcache.agent import origin_reads
+from p2pcache.agent.origin_reads import LeasedRun, OriginReads
+from p2pcache.core.swarm.events import Outcome
+from p2pcache.io.origins import Retrying
 from p2pcache.io.origins.file import FileOrigin
+from p2pcache.io.origins.repo import OriginRepo, blob_key
+from p2pcache.io.origins.retry import RetryPolicy
+from p2pcache.io.peers.protocol.limits import TokenBucket
 from tests.agent.kit import agent, make_model, pull, push
+from tests.io.models.store_kit import Model, open_store
 
 FILES = {"weights.bin": random.Random(5).randbytes(3_000_000)}
 
@@ -33,3 +42,37 @@ async def test_the_origin_rests_once_nothing_was_read_for_a_while(
         assert rested[0] < done + 2
         await asyncio.sleep(0.7)
         assert len(rested) == 1, "once is enough"
+
+
+async def test_a_request_of_many_runs_wakes_the_loop_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(origin_reads, "TELL_S", 60.0)
+    (tmp_path / "origin").mkdir()
+    origin = FileOrigin((tmp_path / "origin").as_uri())
+    model = Model({"weights.bin": random.Random(5).randbytes(3_000_000)})
+    origin.put(blob_key(model.layout.blobs[0].id), model.files["weights.bin"])
+    store = open_store(tmp_path / "cache")
+    reads = OriginReads(0, TokenBucket())
+    reads.repo = OriginRepo(Retrying(origin, RetryPolicy(0)))
+    reads._told_at = float("inf")  # just now
+    loop = asyncio.get_running_loop()
+    woken: list[object] = []
+    wake = loop.call_soon_threadsafe
+
+    def count(callback: Any, *arguments: Any, **more: Any) -> asyncio.Handle:
+        if threading.current_thread().name.startswith("origin"):
+            woken.append(callback)
+        return wake(callback, *arguments, **more)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    ended: list[tuple[int, Outcome]] = []
+    runs = [
+        LeasedRun(run, threading.Event(), lambda outcome, _, run=run: ended.append((run, outcome)))
+        for run in range(model.layout.run_count)
+    ]
+    await reads.read(model.layout, model.add(store), runs)
+    store.close()
+    assert ended == [(run, Outcome.DONE) for run in range(model.layout.run_count)]
+    assert len(ended) > 8
+    assert len(woken) == 1
