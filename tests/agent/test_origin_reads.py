@@ -67,10 +67,11 @@ async def test_a_request_of_many_runs_wakes_the_loop_once(
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", count)
     ended: list[tuple[int, Outcome]] = []
-    runs = [
-        LeasedRun(run, threading.Event(), lambda outcome, _, run=run: ended.append((run, outcome)))
-        for run in range(model.layout.run_count)
-    ]
+
+    def wanted(run: int) -> LeasedRun:
+        return LeasedRun(run, threading.Event(), lambda outcome, _: ended.append((run, outcome)))
+
+    runs = [wanted(run) for run in range(model.layout.run_count)]
     await reads.read(model.layout, model.add(store), runs)
     store.close()
     assert ended == [(run, Outcome.DONE) for run in range(model.layout.run_count)]
