@@ -34,7 +34,7 @@ CORE = (
     "membership/sampled_set",
     "origin/origin_reader",
     "origin/owners",
-    "origin/read_concurrency",
+    "leases/read_concurrency",
     "origin/without_tracker",
     "peers/peer",
     "peers/peer_book",

@@ -18,7 +18,7 @@ from p2pcache.core.leases.settings import (
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Reach
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL

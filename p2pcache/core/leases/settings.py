@@ -17,6 +17,11 @@ FADE = 0.8  # of a reader's earlier reads with each new one: about the last five
 PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't slowness
 LEAST_USUAL_S = 0.25  # shorter differences are noise of scheduling
 
+# -- read concurrency --
+
+WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings while one waits: they come unevenly
+PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
+
 # -- choice --
 WORTH_TWO = 1.5  # leases at once over readers, from which on readers have more than one
 SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes

@@ -20,10 +20,8 @@ MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or t
 MIN_READ_S = 1e-6  # clocks have a grain
 # Reads of several nodes that fill a link: each node asks its neighbours for seven runs beside its read.
 FILL_A_LINK = 8
-WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings while one waits: they come unevenly
 # Reads at once, over those that pay if reads take the shortest time that was seen.
 MOST_TIMES = 2
-PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
 
 # -- owners --
 

@@ -8,7 +8,8 @@ Little's law: Little 1961).
 from dataclasses import dataclass
 from math import inf
 
-from p2pcache.core.origin.settings import MIN_READ_S, MOST_TIMES, PACE, WAIT_RATIO
+from p2pcache.core.leases.settings import PACE, WAIT_RATIO
+from p2pcache.core.origin.settings import MIN_READ_S, MOST_TIMES
 
 
 @dataclass(slots=True)

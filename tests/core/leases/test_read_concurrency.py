@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core.origin.read_concurrency import ReadConcurrency
+from p2pcache.core.leases.read_concurrency import ReadConcurrency
 
 LEAST, MOST = 4, 128
 RUN_S = 0.001  # what the link takes for one read
