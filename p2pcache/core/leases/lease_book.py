@@ -14,7 +14,6 @@ from p2pcache.core import bitset
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
-    CONNECTION_DOUBLINGS,
     MAX_SKIPPED,
     STORY_ENTRIES,
 )
@@ -206,9 +205,6 @@ class LeaseBook:
         """
         lease, times = self.leases.get(run), self._times_taken.get(run, 0)
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        # A node that has ended a younger lease isn't slow: one connection is, beside others that we opened.
-        if lease is not None and self._members[lease.node].newest_done > lease.since:
-            times += CONNECTION_DOUBLINGS
         if (
             lease is None
             or now < lease.since + self.readers.patience_s(len(self.leases)) * 2.0**times

@@ -112,7 +112,7 @@ class Readers:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
         self.set_credit(record, 0, ALL)
         self.slow_readers.reset(record)
-        record.failures, record.newest_done = 0, -inf
+        record.failures = 0
 
     # -- how reads end -----------------------------------------------------------------------------
 
@@ -143,7 +143,6 @@ class Readers:
         """
         if not lease.adopted:  # or nobody knows how long it took
             self.concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
-        record.newest_done = max(lease.since, record.newest_done)
         record.failures = 0
         self._resting.pop(record.node, None)
         self.slow_readers.on_read_done(record, lease.since, now, in_flight, len(self.working))

@@ -89,7 +89,7 @@ class SlowReaders:
         self.resting.pop(record.node, None)
         if self.convicted.pop(record.node, None) is not None:
             record.change_pace(Pace.USUAL)
-            record.verdicts, record.verdict_at = 0, float("-inf")
+            record.verdicts = 0
 
     def reset(self, record: MemberRecord) -> None:
         """What is known of a reader is out of date: it is gone, or banned."""
@@ -107,10 +107,7 @@ class SlowReaders:
         record.read_s = FADE * record.read_s + read_s
 
     def _convict(self, record: MemberRecord, since: float, now: float) -> None:
-        if since < record.verdict_at:
-            return  # one verdict for each moment: a storage that froze delays all reads at once
         record.verdicts += 1
-        record.verdict_at = now
         record.slow_until = now + self._rule.probation_s(now - since, record.verdicts)
         record.change_pace(Pace.SLOW)
         self.resting[record.node] = self.convicted[record.node] = record

@@ -63,13 +63,11 @@ class MemberRecord:
     failures: int = 0  # failed reads in a row
     rests_until: float = 0.0  # after the last of them
     reading_place: Place | None = None  # its place when it began to read: there its leases count
-    newest_done: float = -inf  # the start of the youngest lease that it has ended
     # How quickly it reads (`leases.slow_readers`).
     pace: Pace = Pace.USUAL
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
     verdicts: int = 0  # how often in a row it was found slow
-    verdict_at: float = -inf  # the last time
     slow_until: float = 0.0
     # Whether others get at it (`reachability`).
     reach: Reach = Reach.UNKNOWN

@@ -215,21 +215,6 @@ def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -
     assert book.grant(0.5) == {A: [1], B: [0]}
 
 
-def test_reads_of_one_moment_are_one_proof_of_slowness() -> None:
-    """Storage froze for a moment: eight late ends are one verdict, and the later ones add nothing to its rest."""
-    book, have = make()
-    for node in (A, B):
-        book.set_credit(node, 8)
-    given = book.grant(0.0)
-    for run in given[B]:
-        finish(book, have, B, run, 0.5)
-    for late, run in enumerate(given[A]):
-        finish(book, have, A, run, 10.0 + late)
-    assert A in book.readers.slow_readers.resting
-    book.expire(90.0)
-    assert A not in book.readers.slow_readers.resting
-
-
 def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     book, have = make(in_flight=2, most_in_flight=2)
     book.set_credit(A, 1)
@@ -287,35 +272,6 @@ def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
             since = now
             book.grant(now)
     assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
-
-
-def test_one_slow_connection_does_not_make_a_node_slow() -> None:
-    """Measured on shaped links: a storm's first reads lose packets, while their nodes read dozens of later runs."""
-    book, have = make(in_flight=3, most_in_flight=3)
-    for node in (A, B, C):
-        book.set_credit(node, 1)
-    book.grant(0.0)
-    lucky, slow, quick = (book.leases[run].node for run in (0, 1, 2))
-    finish(book, have, quick, 2, 0.5)
-    book.set_credit(lucky, 2)
-    book.set_credit(quick, 0)
-    for run in book.grant(0.5)[lucky]:
-        finish(book, have, lucky, run, 1.0)
-    assert book.take_over(1, 3.0) == slow
-    assert book.take_over(0, 3.0) is None
-    assert book.take_over(0, 20.0) == lucky, "but not for ever"
-
-
-def test_leases_of_one_moment_do_not_overtake_each_other() -> None:
-    book, have = make(250)
-    for node in (A, B):
-        book.set_credit(node, 8)
-    book.grant(0.1)
-    for run in (1, 2):
-        finish(book, have, book.leases[run].node, run, 1.1)  # 1.1 - (1.1 - 0.1) is more than 0.1
-    records = have.roster.members
-    leases = book.leases.values()
-    assert all(records[lease.node].newest_done <= lease.since for lease in leases)
 
 
 def test_a_node_that_only_fails_does_not_keep_a_slow_one_from_a_run() -> None:
