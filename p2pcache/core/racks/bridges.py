@@ -13,12 +13,9 @@ from p2pcache.core.racks import bridge_slots
 from p2pcache.core.racks.settings import (
     BRIDGE_SLOTS,
     LATE_BRIDGE,
-    LONG_REVIEWS,
     OWED_RATIO,
     OWED_RUNS,
     PROBATION_REVIEWS,
-    SILENT_REVIEWS,
-    STUCK_REVIEWS,
 )
 from p2pcache.core.stats import median
 from p2pcache.ids import NodeId, RunSet
@@ -56,7 +53,7 @@ class Boundaries:
         self._duty: list[list[RunSet]] = [[], [], []]
         # The runs of late bridges that waited for at least 1, 2, 3 ... reviews.
         self._waited: list[list[RunSet]] = [[], [], []]
-        self._long: list[list[RunSet]] = [[], [], []]  # the same, of all bridges
+        self._queued: list[RunSet] = [0, 0, 0]  # runs that waited at the last review
         self._starved: list[RunSet] = [0, 0, 0]  # runs that waited when nothing came any more
         self._shares: list[list[RunSet]] = [[], [], []]  # the runs of each bridge
         # For each share of a late bridge: reviews that its probation still lasts.
@@ -117,28 +114,24 @@ class Boundaries:
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
             self._starved[distance] = runs if starved else runs & self._starved[distance]
-            long = [runs, *(step & runs for step in self._long[distance])][:LONG_REVIEWS]
-            ages = runs & self._late(distance, self._long[distance], runs)
+            ages = runs & self._late(distance, self._queued[distance], runs)
             steps = [runs, *(step & ages for step in self._waited[distance])]
-            self._waited[distance], self._long[distance] = steps[: _STEPS + 1], long
+            self._waited[distance], self._queued[distance] = steps[: _STEPS + 1], runs
             self._reopen(distance)
 
-    def _late(self, distance: int, before: list[RunSet], runs: RunSet) -> RunSet:
+    def _late(self, distance: int, waited: RunSet, runs: RunSet) -> RunSet:
         """The runs of bridges that bring far less than the others. Runs of other bridges only queue.
 
         Args:
             distance: of the boundary.
-            before: runs that waited for at least 1, 2, 3 ... reviews, as of the last one.
+            waited: runs that waited at the last review.
             runs: that wait now.
         """
-        waited = before[0] if before else 0
         parts = {
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares[distance] if waited & share
         }  # fmt: skip
         usual = median(parts.values())
-        reviews = SILENT_REVIEWS if len(parts) > 1 and not usual else STUCK_REVIEWS
-        stuck = before[reviews - 1] & runs if len(before) >= reviews else 0
         tolerated = self._tolerated(distance, runs)
         probation = {
             share: left - 1 for share, left in self._probation[distance].items() if left > 1
@@ -148,7 +141,7 @@ class Boundaries:
             # A part is low when its bridge is slow: the two sides of the comparison change places. Where most bring
             # nothing, one that brings nothing is late.
             if (LATE_BRIDGE.is_slow(usual, part, len(parts)) if usual else not part)
-            and (stuck & share or (runs & share).bit_count() >= tolerated)
+            and (runs & share).bit_count() >= tolerated
         }  # fmt: skip
         self._probation[distance] = probation | late
         return sum(self._probation[distance])
@@ -165,8 +158,6 @@ class Boundaries:
             # A run that waited at one review only may have appeared a moment before, so the first step opens
             # nothing but this node's own duty.
             runs |= waited & duty[step] if step < _STEPS else waited
-        if len(self._long[distance]) == LONG_REVIEWS:
-            runs |= self._long[distance][-1]
         self._open[distance] = runs if self.active else _ALL
 
     def _share(self, orders: Sequence[tuple[NodeId, ...]], node: NodeId, first: int) -> RunSet:

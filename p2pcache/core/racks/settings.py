@@ -20,8 +20,4 @@ LATE_BRIDGE = Straggler(ratio=10 / 3)
 # It owes much: more than OWED_RATIO times what the others owe and OWED_RUNS more.
 OWED_RATIO = 2
 OWED_RUNS = 2  # chance alone makes a bridge owe as many
-STUCK_REVIEWS = 2  # a bridge owes much, too, if one of its runs has waited for as many reviews
-# Instead of STUCK_REVIEWS while most other bridges bring nothing either: the uplink is slow.
-SILENT_REVIEWS = 6
 PROBATION_REVIEWS = 8  # reviews for which the second in order also does the work of a late bridge
-LONG_REVIEWS = 16  # reviews after which all nodes may fetch a run, whatever else its bridge brings
