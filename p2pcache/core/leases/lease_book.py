@@ -237,7 +237,7 @@ class LeaseBook:
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)  # all quick readers may have it
-            record = self._choice.choose(run, again=again)
+            record = self._choice.choose(run, self.free.bit_count(), again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
                 self.readers.concurrency.on_begun(self._in_flight(now), now)

@@ -28,7 +28,7 @@ class ReaderChoice:
     Candidates are preferred in this order (the smallest tuple wins):
 
     1. others get at what it reads, before a reader that stands aside;
-    2. it isn't slow, before a slow one that rests;
+    2. it isn't slow, before a slow one that rests, or whose read would be the last to end;
     3. its last read succeeded, as quickly as the others', before one that failed or is on probation;
     4. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
     5. fewer leases in flight;
@@ -43,11 +43,12 @@ class ReaderChoice:
         self.racks = RackBalance(roster)
         self._readers = readers
 
-    def choose(self, run: RunIndex, *, again: bool = False) -> MemberRecord | None:
+    def choose(self, run: RunIndex, left: int, *, again: bool = False) -> MemberRecord | None:
         """The reader of a run, or None if none has room for it, or a better one will read it later.
 
         Args:
             run: which.
+            left: runs that are free, this one included.
             again: members waited for it in vain. A reader that the tracker could dial comes before one of which
                 nothing is known: the latter's bytes may be of use to nobody.
         """
@@ -55,7 +56,7 @@ class ReaderChoice:
         for one in self._with_room(run, every=again):
             if self._readers.rests(one) or not self._readers.lacks(one, run):
                 continue
-            tier = self._tier(one, again=again)
+            tier = self._tier(one, left, again=again)
             if best is None or tier < worst:
                 best, worst = one, tier
             if tier == FIT:
@@ -63,8 +64,8 @@ class ReaderChoice:
         if best is None:
             return None
         # All quick readers may have what is read again, so a slow one doesn't wait for them.
-        against = self._tier(best)[: 1 if again else 2]
-        return None if any(against) and self._will_be_read(run, against) else best
+        against = self._tier(best, left)[: 1 if again else 2]
+        return None if any(against) and self._will_be_read(run, left, against) else best
 
     def acceptable(self, *, every: bool) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell; `every`: also above its share."""
@@ -88,17 +89,19 @@ class ReaderChoice:
             for node in level.draw(readers.dice, len(level) if every else SAMPLE):
                 yield readers.working[node]
 
-    def _tier(self, one: MemberRecord, *, again: bool = False) -> Tier:
-        aside = one.node in self._readers.aside
+    def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
+        readers, on_probation = self._readers, one.pace is Pace.PROBATION
+        late = on_probation and not readers.slow_readers.ends_in_time(one, left, readers.at_once)
+        aside = one.node in readers.aside
         if again:
             aside = aside or one.reach is not Reach.REACHABLE
-        return aside, one.pace is Pace.SLOW, one.pace is Pace.PROBATION or one.failures > 0
+        return aside, one.pace is Pace.SLOW or late, on_probation or one.failures > 0
 
-    def _will_be_read(self, run: RunIndex, against: tuple[bool, ...]) -> bool:
+    def _will_be_read(self, run: RunIndex, left: int, against: tuple[bool, ...]) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
-            self._tier(one)[: len(against)] < against
+            self._tier(one, left)[: len(against)] < against
             and (not readers.rests(one) or one.failures < HOPELESS_FAILURES)
             and readers.lacks(one, run)
             for one in readers.working.values()

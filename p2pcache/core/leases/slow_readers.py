@@ -74,6 +74,16 @@ class SlowReaders:
         if record.credit:
             self._convict(record, since, now)
 
+    def ends_in_time(self, record: MemberRecord, left: int, at_once: int) -> bool:
+        """Whether a read of this reader would end before the others have read the rest, or all would wait for it.
+
+        Args:
+            record: of a reader whose pace isn't usual.
+            left: runs that are to be read.
+            at_once: reads that run at once.
+        """
+        return record.read_s * at_once <= record.reads * left * self.usual_s
+
     def end_rests(self, now: float) -> None:
         """Readers that have rested for long enough get another chance."""
         for record in [one for one in self.resting.values() if one.slow_until <= now]:

@@ -67,6 +67,26 @@ def test_a_node_on_probation_reads_only_when_all_others_are_full() -> None:
     assert D in book.grant(now + 1)
 
 
+@pytest.mark.parametrize(("runs", "reads"), [(60, True), (20, False)])
+def test_a_node_on_probation_gets_none_of_the_last_runs(runs: int, reads: bool) -> None:
+    """All others waited ten seconds for it at the end of a storm. Its read takes as long as 24 of theirs."""
+    book, have = make(runs, in_flight=4, most_in_flight=4)
+    for node in (A, B, C, D):
+        book.set_credit(node, 1)
+    taken(book, have, D, 0.0, 8.0)
+    now = 1000.0
+    book.expire(now)  # its rest is over
+    assert (D in book.grant(now)) == reads
+    for _ in range(runs):
+        now += 1.0
+        for run, lease in list(book.leases.items()):
+            if lease.node != D or now >= lease.since + 8.0:
+                finish(book, have, lease.node, run, now)
+        again = book.grant(now)
+        assert reads or D not in again
+    assert not book.free
+
+
 def test_a_slow_node_rests_for_eight_of_its_own_reads() -> None:
     """Not of the others': it was given the last run of all, and they waited eight seconds for it."""
     book, have = make(2000, in_flight=4, most_in_flight=4)
