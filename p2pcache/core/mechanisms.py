@@ -8,7 +8,6 @@ class Mechanisms:
     """Which rules are in force. Agents have all of them; `p2pcache.sim.ablation` switches some off."""
 
     # What a node asks: `download`.
-    stay: bool = True  # ask the neighbour that has just sent a run
     ask_ahead: bool = True  # ask a neighbour that is about to end a run
     rarest: bool = True  # prefer runs with few holders
     least_load: bool = True  # prefer neighbours with little to serve

@@ -1,13 +1,10 @@
 """How many requests flow at once."""
 
-from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.settings import FEW_PEERS, MOST_IDLE, NEAR_PLACES
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
-from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunStates
 
 
 class RequestLimits:
@@ -16,14 +13,12 @@ class RequestLimits:
     def __init__(
         self,
         requests: Requests,
-        states: RunStates,
         book: PeerBook,
         settings: SwarmSettings,
         on: Mechanisms = ALL_ON,
     ) -> None:
         """The usual limits, until the first `on_link_measured`."""
         self._requests = requests
-        self._states = states
         self._book = book
         self._settings = settings
         self._on = on
@@ -62,14 +57,6 @@ class RequestLimits:
     def full(self) -> bool:
         """Whether nothing more may be asked of anybody: enough bytes are in flight, or the disk failed."""
         return self.halted or self._requests.live_bytes >= self._settings.outstanding_bytes
-
-    def suits(self, peer: Peer) -> bool:
-        """Whether this neighbour has the run that must come first, or no run must."""
-        free = self._states.free
-        urgent = free & self._states.urgent & self._book.rarity.held
-        if urgent:
-            return bool(peer.have >> bitset.first(urgent) & 1)
-        return not (self._on.bridge_pass and free & self._book.to_bridge)
 
     @property
     def per_peer(self) -> int:

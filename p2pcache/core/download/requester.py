@@ -81,12 +81,11 @@ class Requester:
         self._timing = timing = RequestTiming()
         self.pace = SwarmPace(now)
         self.deliveries = Deliveries(book, self._requests, timing, settings, on)
-        self._limits = RequestLimits(self._requests, states, book, settings, on)
+        self._limits = RequestLimits(self._requests, book, settings, on)
         self._endgame = Endgame(
             self._requests, states, book, self._limits, timing, settings, dice
         )  # fmt: skip
         self._bridge_timer = BridgeTimer(states, book, timing, settings, now, on)
-        self._free_slot: Peer | None = None  # a neighbour that has just ended an upload to us
         self._review_at = now
         self.deadline = math.inf  # of the next `act`
 
@@ -164,19 +163,15 @@ class Requester:
             self.deadline = min(self.deadline, peer.free_at)
             return
         self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
-        if self._on.idle_peers and peer.is_idle and not peer.distance:
-            self._perform(RequestPass("idle", ALL, (peer,), 1, idle=True), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
         """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
-        if not peer.on_recall(now):
+        if not peer.on_recall():
             return
         if not self._limits.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
             peer.full_until = now + self._settings.full_rest_s
             return
-        self.deadline = min(self.deadline, peer.rest_until)
-        if peer.rest_until <= now:
-            self._free_slot = peer
+        self.deadline = now
 
     def _judge(self, request: PeerRequest, outcome: Outcome, now: float) -> None:
         """The end of a live request says something about its neighbour."""
@@ -206,7 +201,6 @@ class Requester:
         peer = request.peer
         peer.on_rated_end(self._run_bytes[request.run], now)
         self.deliveries.on_run(peer)
-        self._free_slot = peer
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
             self._limits.on_link_measured()
         self._timing.on_run(now - request.since, across=peer.distance > 0)
@@ -253,21 +247,16 @@ class Requester:
     def _passes(self, now: float) -> Iterator[RequestPass]:
         """All passes in order. The endgame comes after them: see `Endgame`.
 
-        1. *Stay*: the neighbour that has just sent a run, or called. Its slot is free, and only we know it. If nodes
-           asked where the load was least a moment ago, all would meet at one neighbour and leave this slot empty.
-        2. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
-        3. *Urgent*: runs that a loader waits for.
-        4. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
-        5. *Idle*: neighbours that serve nobody, one request each; more requests may flow than usual. Nodes that keep a
+        1. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
+        2. *Urgent*: runs that a loader waits for.
+        3. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
+        4. *Idle*: neighbours that serve nobody, one request each; more requests may flow than usual. Nodes that keep a
            part of a model each are read from at once.
-        6. *Fill*: everything else.
-        7. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
+        5. *Fill*: everything else.
+        6. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
            need, we stand in its line, or find that it serves nobody.
         """
         everybody, per_peer = self._book.peers.values(), self._limits.per_peer
-        sender = self._with_free_slot(now)
-        if sender is not None and self._on.stay:
-            yield RequestPass("stay", ALL, (sender,), per_peer)
         for peer in self._about_to_end(now) if self._on.ask_ahead else ():
             yield RequestPass("ask ahead", ALL, (peer,), 2, waits=True)
         if urgent := self._states.urgent:
@@ -280,13 +269,6 @@ class Requester:
         yield RequestPass("fill", ALL, everybody, per_peer)
         if self._requests.flowing <= LONELY:
             yield RequestPass("blind", ALL, everybody, per_peer, blind=True)
-
-    def _with_free_slot(self, now: float) -> Peer | None:
-        """The neighbour that has just ended an upload to us, if it should be asked for the next run."""
-        peer, self._free_slot = self._free_slot, None
-        if peer is None or peer.slow or peer.free_at > now or not self._limits.suits(peer):
-            return None
-        return peer
 
     def _about_to_end(self, now: float) -> Iterator[Peer]:
         """Neighbours whose only request is about to end.
@@ -306,7 +288,7 @@ class Requester:
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.deadline = min(self.deadline, due)
-            elif not peer.stalls and self._limits.suits(peer):
+            elif not peer.stalls:
                 yield peer
                 request.asked_ahead = peer.in_flight > 1
 

@@ -9,6 +9,7 @@ from math import inf
 from operator import or_
 
 from p2pcache.core import backoff
+from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.leases.settings import (
     DRAGGING_TIMES,
     FIRST_REST_S,
@@ -18,7 +19,6 @@ from p2pcache.core.leases.settings import (
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Reach
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL

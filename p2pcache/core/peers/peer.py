@@ -1,7 +1,7 @@
 """One neighbour: what it has, how quick it is, and how much the link to it holds."""
 
 from p2pcache.core import backoff
-from p2pcache.core.peers.settings import FADE, LEAST_REST_S, STALL_PAUSE_MAX_S, STALL_PAUSE_S
+from p2pcache.core.peers.settings import FADE, STALL_PAUSE_MAX_S, STALL_PAUSE_S
 from p2pcache.core.upload.settings import FULL
 from p2pcache.ids import NodeId, RunSet
 
@@ -164,12 +164,12 @@ class Peer:
         self.refused_since = self.refused_since if self.refusals else now
         self.refusals += 1
 
-    def on_recall(self, now: float) -> bool:
+    def on_recall(self) -> bool:
         """It says that it has room for us; returns whether that ends a rest after BUSY."""
         if not self.refusals or self.stalls:
             return False
         self.refusals = 0  # it serves others, so its refusals were no sign of a hang
-        self.rest_until, self.full_until = max(now, self.refused_at + LEAST_REST_S), 0.0
+        self.rest_until = self.full_until = 0.0
         return True
 
     def on_stall(self, now: float) -> None:

@@ -3,8 +3,6 @@
 # -- one neighbour --
 
 FADE = 0.8  # weight of the past for each ended request: about the last five decide
-# After BUSY, even if a recall comes: bounds questions a second to one neighbour.
-LEAST_REST_S = 0.01
 STALL_PAUSE_S = 1.0  # after a stall, doubled with each one in a row
 STALL_PAUSE_MAX_S = 30.0  # a neighbour that recovers is found again within this time
 

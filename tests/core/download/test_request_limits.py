@@ -28,7 +28,7 @@ class Desk:
         self.states = RunStates(RUNS, have=0)
         self.book = PeerBook(SETTINGS, boundaries)
         self.requests = Requests([run_bytes] * RUNS, self.states)
-        self.limits = RequestLimits(self.requests, self.states, self.book, SETTINGS)
+        self.limits = RequestLimits(self.requests, self.book, SETTINGS)
 
     def meet(self, node: NodeId, have: RunSet = FULL) -> Peer:
         peer = self.book.on_connected(node, have, now=0.0)
@@ -96,20 +96,3 @@ def test_without_racks_no_place_is_kept() -> None:
     desk = Desk()
     desk.ask(desk.meet(FAR), USUAL)
     assert not desk.may_ask()
-
-
-def test_while_a_run_is_urgent_only_its_holders_are_asked() -> None:
-    desk = Desk()
-    holder, other = desk.meet(2, 0b110), desk.meet(3, 0b010)
-    assert desk.limits.suits(other)
-    desk.states.make_urgent(0b100)
-    assert (desk.limits.suits(holder), desk.limits.suits(other)) == (True, False)
-    desk.ask(holder, 3)
-    assert desk.limits.suits(other), "the urgent run is on its way"
-
-
-def test_an_urgent_run_without_a_holder_stops_nobody() -> None:
-    desk = Desk()
-    peer = desk.meet(2, 0b010)
-    desk.states.make_urgent(0b100)
-    assert desk.limits.suits(peer)
