@@ -19,7 +19,6 @@ class Mechanisms:
     endgame: bool = True  # ask twice for late runs
     slow_peers: bool = True  # pass slow neighbours over
     doubt: bool = True  # don't count the claims of neighbours that deliver nothing
-    crowded_turns: bool = True  # let a crowded neighbour refuse for longer
     stuck_watch: bool = True  # tell the tracker of runs that don't come
 
     # What a node serves: `upload`.

@@ -10,7 +10,6 @@ from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.settings import (
     BROKEN,
     LATELY,
-    MOST_TURNS,
     PATIENT,
     REFUSAL_REVIEW_S,
     UNMEASURED,
@@ -113,12 +112,11 @@ class Deliveries:
                 self._doubt(peer)
 
     def _patience_s(self, peer: Peer) -> float:
-        """Seconds for which this neighbour may refuse everything: as many turns as it says it serves others."""
-        turns = max(1, min(peer.load, MOST_TURNS)) if self._on.crowded_turns else 1
+        """Seconds for which this neighbour may refuse everything."""
         if self._timing.is_unknown:
-            return UNMEASURED * self._settings.owner_patience_s * turns
+            return UNMEASURED * self._settings.owner_patience_s
         usual_s = self._timing.usual_s(across=peer.distance > 0)
-        return max(self._settings.stuck_after_s, PATIENT * usual_s) * turns
+        return max(self._settings.stuck_after_s, PATIENT * usual_s)
 
     def _doubt(self, peer: Peer) -> None:
         if self._on.doubt and peer.delivers and self._book.peers.get(peer.node) is peer:

@@ -30,8 +30,6 @@ ANYWHERE = 2  # times the limit after which a neighbour beyond a boundary may be
 PATIENT = 8
 # Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
 UNMEASURED = 2
-# Uploads before ours that are believed: at a slow node each may take a whole round of slots.
-MOST_TURNS = 4
 LATELY = 2  # rests after a refusal: a neighbour that refused earlier wasn't asked since
 REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
