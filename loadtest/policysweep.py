@@ -61,9 +61,6 @@ KNOBS: dict[str, Knob] = {
     "neighbours": _knob("members", "neighbours", 6, 12, 24, 40),
     "endgame: a second request after": _knob(
         "settings", "duplicate_after", 1, 2, 4, 8, under=SLOW, words="expected times; a tenth of the nodes slow"),
-    "peers passed over below": _knob(
-        "settings", "slow_peer_ratio", 0, 0.15, 0.3, 0.6, under=SLOW,
-        words="of the median rate; a tenth of the nodes slow"),
     "no lease to who takes longer than": _knob(
         "leases", "slow_node_ratio", 1.2, 1.6, 3, 6, under=SLOW, words="times the median; a tenth of the nodes slow"),
     "owner's patience, s": _knob(

@@ -110,7 +110,7 @@ def _peers(view: SwarmView, swarm: SwarmDriver) -> list[dict[str, object]]:
             "node": format_node(peer.node),
             "address": members[peer.node].address if peer.node in members else "",
             "rate": None if peer.rate is None else round(peer.rate), "useful": peer.useful,
-            "asked": peer.asked, "load": peer.load, "slow": peer.slow,
+            "asked": peer.asked, "load": peer.load,
             "rests_s": round(peer.rests_s, 2), "delivers": peer.delivers,
         }
         for peer in ranked[:MOST]

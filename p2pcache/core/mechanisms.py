@@ -17,7 +17,6 @@ class Mechanisms:
     bridge_review: bool = True  # step in for late bridges
     early_look: bool = True  # look beyond the rack early if nothing came yet
     endgame: bool = True  # ask twice for late runs
-    slow_peers: bool = True  # pass slow neighbours over
     doubt: bool = True  # don't count the claims of neighbours that deliver nothing
     stuck_watch: bool = True  # tell the tracker of runs that don't come
 

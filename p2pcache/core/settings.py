@@ -45,10 +45,6 @@ class SwarmSettings:
     # Seconds for which a neighbour isn't asked that has said that it has no free slot, and says no more: one that has
     # everything sends no have batches.
     full_rest_s: float = 0.3
-    # Share of the median rate below which a peer is slow and asked last: such a peer would be waited for at the end.
-    slow_peer_ratio: float = 0.3
-    # Seconds after which a slow peer is tried again: its link may have recovered.
-    slow_retry_s: float = 5.0
     # Expected times of a request after which the endgame sends a duplicate: earlier ones are mostly wasted.
     duplicate_after: float = 2.0
     # Seconds before which the endgame sends no duplicate: on quick links the expected time is mostly noise.

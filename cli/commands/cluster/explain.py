@@ -104,9 +104,7 @@ def _peers(peers: list[dict[str, Any]]) -> list[str]:
     lines = ["PEER              ADDRESS                     RATE  HAS  ASKED  LOAD"]
     for peer in peers[:SHOWN_PEERS]:
         rate = "-" if peer["rate"] is None else f"{format_bytes(peer['rate'])}/s"
-        state = (
-            "  slow" if peer["slow"] else f"  rests {peer['rests_s']} s" if peer["rests_s"] else ""
-        )
+        state = f"  rests {peer['rests_s']} s" if peer["rests_s"] else ""
         state = state if peer.get("delivers", True) else "  delivers nothing"
         lines.append(
             f"{peer['node']:16}  {peer['address']:21} {rate:>10} {peer['useful']:>4} {peer['asked']:>6} "

@@ -89,7 +89,7 @@ class Endgame:
     def _other_peer(
         self, run: RunIndex, first: Peer | None, now: float, *, anywhere: bool
     ) -> piece_picker.PeerChoice:
-        others = [p for p in self._book.peers.values() if p is not first and not p.slow]
+        others = [p for p in self._book.peers.values() if p is not first and p.delivers]
         return piece_picker.choose_peer(
             others, 1 << run, now, self._limits.per_peer, self._dice,
             EVERYWHERE if anywhere else WITHIN,

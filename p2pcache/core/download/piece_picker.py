@@ -61,8 +61,7 @@ def choose_peer(
 ) -> PeerChoice:  # fmt: skip
     """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
 
-    A slow neighbour is asked for what no other one has, one run at a time. A neighbour that doesn't deliver is asked
-    for one run at a time whenever its rest is over.
+    A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over.
 
     Args:
         peers: all neighbours that may be asked.
@@ -78,7 +77,6 @@ def choose_peer(
     best: Peer | None = None
     best_in_flight = best_load = ties = 0
     retry_at = math.inf
-    quick = -1  # runs of neighbours that aren't slow; computed only for a slow one
     for peer in peers:
         in_flight = (
             peer.in_flight
@@ -90,14 +88,10 @@ def choose_peer(
             if rest_until < retry_at and peer.have & within[peer.distance]:
                 retry_at = rest_until
             continue
-        offered = peer.have & within[peer.distance]
-        if not offered:
+        if not peer.have & within[peer.distance]:
             continue
-        if peer.slow:
-            if quick < 0:
-                quick = _quick_runs(peers, reach)
-            if in_flight or (peer.delivers and not offered & ~quick):
-                continue
+        if in_flight and not peer.delivers:
+            continue
         if (
             best is None
             or in_flight < best_in_flight
@@ -109,23 +103,3 @@ def choose_peer(
             if dice.random() * ties < 1:
                 best = peer
     return PeerChoice(best, retry_at)
-
-
-def offered_by(peer: Peer, peers: Iterable[Peer], reach: Reach) -> RunSet:
-    """Runs that this neighbour may be asked for: all in reach; of a slow one those that no quick neighbour has.
-
-    Args:
-        peer: that is to be asked.
-        peers: all neighbours.
-        reach: runs that may be asked for, by distance.
-    """
-    offered = peer.have & reach[peer.distance]
-    return offered & ~_quick_runs(peers, reach) if peer.slow and peer.delivers else offered
-
-
-def _quick_runs(peers: Iterable[Peer], reach: Reach) -> RunSet:
-    union = 0
-    for peer in peers:
-        if not peer.slow:
-            union |= peer.have & reach[peer.distance]
-    return union

@@ -136,7 +136,7 @@ class Requester:
         for number, request in self._requests.by_number.items():
             if request.live and runs >> request.run & 1:
                 self._release(request, now)
-                request.peer.on_unrated_end(now)
+                request.peer.on_request_ended(0, now)
                 out.append(Cancel(number))
 
     def on_peer_gone(self, peer: Peer, now: float) -> None:
@@ -179,13 +179,13 @@ class Requester:
         if outcome is Outcome.DONE:
             self._on_run(request, now)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
-            peer.on_rated_end(0, now)
+            peer.on_request_ended(0, now)
             peer.on_stall(now)
             if outcome is Outcome.STALLED:
                 counters.stalled += 1
                 self.deliveries.on_failure(peer, outcome)
         else:
-            peer.on_unrated_end(now)
+            peer.on_request_ended(0, now)
             if outcome is Outcome.BUSY:
                 counters.busy += 1
                 if not request.waits:  # one that sends to us only keeps no place for the next run
@@ -199,7 +199,7 @@ class Requester:
 
     def _on_run(self, request: PeerRequest, now: float) -> None:
         peer = request.peer
-        peer.on_rated_end(self._run_bytes[request.run], now)
+        peer.on_request_ended(self._run_bytes[request.run], now)
         self.deliveries.on_run(peer)
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
             self._limits.on_link_measured()
@@ -283,7 +283,7 @@ class Requester:
             peer = request.peer
             if request.asked_ahead or not request.live or peer.in_flight != 1:
                 continue
-            if peer.slow or peer.extra_requests:
+            if not peer.delivers or peer.extra_requests:
                 continue
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
@@ -316,8 +316,6 @@ class Requester:
 
     def _review(self, now: float) -> None:
         self._review_at = now + REVIEW_S
-        if self._on.slow_peers:
-            self._book.rate_peers(now)
         receiving = sum(p.have != self._states.full for p in self._book.peers.values())
         self.pace.on_received(self._book.received, receiving, now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
@@ -331,7 +329,7 @@ class Requester:
 
     def _run_from(self, peer: Peer, reach: Reach) -> RunIndex:
         """The run to ask this neighbour for; -1: none."""
-        offered = piece_picker.offered_by(peer, self._book.peers.values(), reach)
+        offered = peer.have & reach[peer.distance]
         window = self._states.window(self._settings.window_runs)
         rarity = self._book.rarity_in_rack if self._on.rarest else None
         return piece_picker.choose_run(

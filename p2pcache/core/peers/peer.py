@@ -1,7 +1,7 @@
 """One neighbour: what it has, how quick it is, and how much the link to it holds."""
 
 from p2pcache.core import backoff
-from p2pcache.core.peers.settings import FADE, STALL_PAUSE_MAX_S, STALL_PAUSE_S
+from p2pcache.core.peers.settings import STALL_PAUSE_MAX_S, STALL_PAUSE_S
 from p2pcache.core.upload.settings import FULL
 from p2pcache.ids import NodeId, RunSet
 
@@ -63,14 +63,10 @@ class BandwidthDelay:
 
 
 class Peer:
-    """One connected neighbour that we can ask for runs.
+    """One connected neighbour that we can ask for runs."""
 
-    Its rate is proved bytes over the time in which it owed us something. Time in its upload queue counts on purpose: a
-    crowded neighbour is a slow one.
-    """
-
-    __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "in_flight", "load", "node", "progress_at",
-                 "rated_bytes", "rated_s", "refusals", "refused_at", "refused_since", "rest_until", "slow",
+    __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "in_flight", "load", "node", "owed_s",
+                 "owes_since", "proved_bytes", "refusals", "refused_at", "refused_since", "rest_until",
                  "stalls")  # fmt: skip
 
     def __init__(
@@ -92,10 +88,11 @@ class Peer:
         self.in_flight = 0  # our requests to it that haven't ended
         self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
         self.full_until = 0.0  # nor before this one while others send to us: it has no free slot
-        self.progress_at = now  # its last progress, or when it began to owe us something
-        self.rated_bytes = 0.0  # fading sum of proved bytes
-        self.rated_s = 0.0  # fading sum of the seconds for them
-        self.slow = False
+        self.owes_since = now  # its last end of a request, or when it began to owe us something
+        self.proved_bytes, self.owed_s = (
+            0,
+            0.0,
+        )  # what came, and the time in which it owed us something
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
         self.refusals = 0  # BUSY in a row
@@ -110,23 +107,18 @@ class Peer:
     def on_request(self, now: float) -> None:
         """A request goes out to it."""
         if not self.in_flight:
-            self.progress_at = now
+            self.owes_since = now
             self.bdp.on_first_request(now)
         self.in_flight += 1
 
-    def on_rated_end(self, nbytes: int, now: float) -> None:
-        """A request ended in a way that counts for its rate.
-
-        Args:
-            nbytes: proved bytes; 0: the request stalled or brought wrong bytes.
-            now: seconds.
-        """
+    def on_request_ended(self, nbytes: int, now: float) -> None:
+        """A request ended and brought so many proved bytes."""
         self.in_flight -= 1
-        self.rated_bytes = self.rated_bytes * FADE + nbytes
-        self.rated_s = self.rated_s * FADE + now - self.progress_at
-        self.progress_at = now
-        self.bdp.on_bytes(nbytes, now)
+        self.proved_bytes += nbytes
+        self.owed_s += now - self.owes_since
+        self.owes_since = now
         if nbytes:
+            self.bdp.on_bytes(nbytes, now)
             self.stalls = self.refusals = 0
             self.rest_until = self.full_until = 0.0  # its slot is ours
 
@@ -138,12 +130,7 @@ class Peer:
     @property
     def is_idle(self) -> bool:
         """Whether it serves nobody, as far as we know, and nothing is said against it."""
-        return not (self.load or self.in_flight or self.refusals or self.stalls or self.slow)
-
-    def on_unrated_end(self, now: float) -> None:
-        """A request ended in a way that says nothing about its rate."""
-        self.in_flight -= 1
-        self.progress_at = now
+        return self.delivers and not (self.load or self.in_flight or self.refusals or self.stalls)
 
     def on_load(self, load: int, now: float, rest_s: float) -> None:
         """It says its load.
@@ -179,17 +166,7 @@ class Peer:
         self.rest_until = now + backoff.pause_s(STALL_PAUSE_S, STALL_PAUSE_MAX_S, self.stalls)
         self.stalls += 1
 
-    def rate(self, now: float, patience_s: float) -> float | None:
-        """Bytes per second, counting the time since its last progress while it owes us something.
-
-        Args:
-            now: seconds.
-            patience_s: seconds without a byte after which the rate is 0 rather than unknown.
-
-        Returns:
-            None while too little is known.
-        """
-        seconds = self.rated_s + (now - self.progress_at if self.in_flight else 0.0)
-        if seconds <= 0 or (not self.rated_bytes and seconds < patience_s):
-            return None
-        return self.rated_bytes / seconds
+    def rate(self, now: float) -> float | None:
+        """Bytes a second while it owes us something, for people; None: it never did."""
+        seconds = self.owed_s + (now - self.owes_since if self.in_flight else 0.0)
+        return self.proved_bytes / seconds if seconds > 0 else None

@@ -4,10 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
-from p2pcache.core.peers.settings import RATED_PEERS
 from p2pcache.core.racks.bridges import Boundaries, Reach
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.stats import Straggler, median
 from p2pcache.core.swarm.commands import Dial
 from p2pcache.core.swarm.snapshot import PeerView
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -16,23 +13,16 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class PeerBook:
     """The neighbours, and how many of them hold each run.
 
-    A neighbour is **fit** if it isn't slow and isn't at rest after a stall.
+    A neighbour is **fit** if it delivers and isn't at rest after a stall.
 
     Invariants (`check`): `rarity` counts exactly what delivering neighbours have; no banned node is a neighbour; with
     boundaries, `_near` has what fit neighbours have within each distance, and `rarity_in_rack` counts exactly what
     delivering neighbours in our rack have. (Without boundaries it is `rarity`.)
     """
 
-    def __init__(self, settings: SwarmSettings, boundaries: Boundaries) -> None:
-        """No neighbours yet.
-
-        Args:
-            settings: of the swarm.
-            boundaries: where nodes are.
-        """
-        self._settings = settings
+    def __init__(self, boundaries: Boundaries) -> None:
+        """No neighbours yet; `boundaries`: where nodes are."""
         self._boundaries = boundaries
-        self._slow_peer = Straggler(ratio=1.0 / settings.slow_peer_ratio, min_samples=RATED_PEERS)
         self._near: list[RunSet] = [0, 0, 0]  # of fit neighbours in our rack, our site, anywhere
         self.peers: dict[NodeId, Peer] = {}
         self.received = 0  # runs that neighbours came to have while they were connected
@@ -90,12 +80,12 @@ class PeerBook:
     def doubt(self, peer: Peer) -> None:
         """A neighbour doesn't deliver: what it claims to have doesn't count."""
         self._discount(peer, peer.have)
-        peer.delivers, peer.slow = False, True
+        peer.delivers = False
         self._find_near()
 
     def believe(self, peer: Peer) -> None:
         """A doubted neighbour delivers: what it has counts again."""
-        peer.delivers, peer.slow = True, False
+        peer.delivers = True
         self._count(peer, peer.have)
         self._find_near()
 
@@ -140,23 +130,6 @@ class PeerBook:
                 self.rarity_in_rack.add_holder(peer.have)
         self._find_near()
 
-    def rate_peers(self, now: float) -> None:
-        """Judge again which neighbours are slow; O(neighbours)."""
-        settings = self._settings
-        rates: dict[NodeId, float] = {}
-        for peer in self.peers.values():
-            if not peer.in_flight and now - peer.progress_at > settings.slow_retry_s:
-                peer.rated_bytes = peer.rated_s = 0.0  # old evidence: it may try again
-            rate = peer.rate(now, settings.duplicate_min_s)
-            if rate is not None:
-                rates[peer.node] = rate
-        usual = median(rates.values())
-        for peer in self.peers.values():
-            rate = rates.get(peer.node, usual)
-            # A rate is low when its peer is slow: the two sides of the comparison change places.
-            peer.slow = not peer.delivers or self._slow_peer.is_slow(usual, rate, len(rates))
-        self._find_near()
-
     # -- racks --------------------------------------------------------------------------------
 
     @property
@@ -197,7 +170,7 @@ class PeerBook:
         """Runs that a fit neighbour has."""
         union = 0
         for peer in self.peers.values():
-            if not peer.slow and not peer.stalls:
+            if peer.delivers and not peer.stalls:
                 union |= peer.have
         return union
 
@@ -206,7 +179,7 @@ class PeerBook:
         for peer in self.peers.values():
             yield PeerView(
                 peer.node, (peer.have & needed).bit_count(), peer.in_flight, peer.load,
-                peer.rate(now, self._settings.duplicate_min_s), peer.slow,
+                peer.rate(now),
                 max(0.0, peer.free_at - now), peer.delivers,
             )  # fmt: skip
 
@@ -239,7 +212,7 @@ class PeerBook:
             self.rarity_in_rack.remove_holder(runs)
 
     def _add_near(self, peer: Peer, runs: RunSet) -> None:
-        if self._boundaries.active and not peer.slow and not peer.stalls:
+        if self._boundaries.active and peer.delivers and not peer.stalls:
             for distance in range(peer.distance, 3):
                 self._near[distance] |= runs
 

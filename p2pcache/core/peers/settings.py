@@ -2,13 +2,8 @@
 
 # -- one neighbour --
 
-FADE = 0.8  # weight of the past for each ended request: about the last five decide
 STALL_PAUSE_S = 1.0  # after a stall, doubled with each one in a row
 STALL_PAUSE_MAX_S = 30.0  # a neighbour that recovers is found again within this time
-
-# -- all neighbours --
-
-RATED_PEERS = 3  # neighbours with a rate below which none is called slow
 
 # -- usual times --
 

@@ -62,7 +62,7 @@ class Scheduler:
         self._node = node
         self._story = story = Story(story_lines)
         self._states = states = RunStates(len(run_bytes), have)
-        self._book = book = PeerBook(settings, Boundaries(node, len(run_bytes)))
+        self._book = book = PeerBook(Boundaries(node, len(run_bytes)))
         self._requester = Requester(run_bytes, states, book, settings, dice, story, now, on)
         self._origin = OriginReader(
             node, run_bytes, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now,

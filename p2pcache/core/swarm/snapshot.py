@@ -8,7 +8,7 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 WAITS = {
     "peers": "bytes are on their way from peers",
     "origin": "bytes are on their way from storage",
-    "busy": "peers have what is missing, but they are busy, slow or resting",
+    "busy": "peers have what is missing, but they are busy or resting",
     "lease": "no peer has what is missing: waiting for a lease, or for whoever reads it",
     "tracker": "the tracker is gone: nobody reads yet what it may have leased to somebody",
     "owner": "no tracker: another node owns what is missing and is to read it",
@@ -25,7 +25,6 @@ class PeerView:
     asked: int  # requests in flight to it
     load: int  # its uploads, as it last said
     rate: float | None  # bytes per second to us; None: not known yet
-    slow: bool  # passed over while another neighbour has the run
     rests_s: float  # until it is asked again, after BUSY or a stall; 0: it may be asked
     delivers: bool = True  # False: it delivers nothing, and what it claims to have doesn't count
 

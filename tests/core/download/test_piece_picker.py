@@ -6,7 +6,6 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2pcache.core import bitset
 from p2pcache.core.download import piece_picker
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
@@ -42,21 +41,16 @@ def test_a_peer_choice_is_the_least_burdened_that_may_be_asked(
     rows: list[tuple[int, int, int, bool, bool]], wanted: int, seed: int
 ) -> None:
     peers = []
-    for node, (have, asked, load, rests, slow) in enumerate(rows):
+    for node, (have, asked, load, rests, delivers) in enumerate(rows):
         peer = Peer(node, have, 0.0)
-        peer.in_flight, peer.load, peer.slow = asked, load, slow
+        peer.in_flight, peer.load, peer.delivers = asked, load, delivers
         peer.rest_until = 20.0 if rests else 0.0
         peers.append(peer)
     choice = piece_picker.choose_peer(peers, wanted, 10.0, 2, Random(seed))
-    quick = [p for p in peers if not p.slow]
-    elsewhere = bitset.of(r for p in quick for r in bitset.members(p.have))
     able = [
         p
         for p in peers
-        if p.have & wanted
-        and p.rest_until <= 10.0
-        and p.in_flight < (1 if p.slow else 2)
-        and (not p.slow or p.have & wanted & ~elsewhere)
+        if p.have & wanted and p.rest_until <= 10.0 and p.in_flight < (2 if p.delivers else 1)
     ]
     if able:
         best = min((p.in_flight, p.load) for p in able)

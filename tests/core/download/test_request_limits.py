@@ -26,7 +26,7 @@ class Desk:
         if rack:
             boundaries.on_members((*rack, FAR), rack, (*rack, FAR))
         self.states = RunStates(RUNS, have=0)
-        self.book = PeerBook(SETTINGS, boundaries)
+        self.book = PeerBook(boundaries)
         self.requests = Requests([run_bytes] * RUNS, self.states)
         self.limits = RequestLimits(self.requests, self.book, SETTINGS)
 

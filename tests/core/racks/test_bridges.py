@@ -256,19 +256,6 @@ def test_requests_beyond_a_thin_uplink_leave_places_for_the_rack() -> None:
     assert desk.asked_of(9) == share
 
 
-def test_a_slow_rackmate_is_asked_when_no_place_beyond_the_rack_is_left() -> None:
-    """A simulated storm ended in `negative shift count`: chosen for a run that it then wasn't to be asked for."""
-    desk = Desk(outstanding=7)
-    share = boundaries(1, (1, 2))._share(order_of((1, 2)), 1, 1)
-    desk.scheduler._book.peers[2].slow = True
-    desk.scheduler._requester.deadline = (
-        0.0  # it is looked at who is to be asked, and not who is slow
-    )
-    desk.do(PeerHas(2, share & FULL & ~bitset.of(desk.asked_of(9)), 0))
-    assert len(desk.asked_of(2)) == 1
-    assert len(desk.asked_of(9)) == 7
-
-
 def test_rarity_counts_holders_in_the_rack_only() -> None:
     desk = Desk(outstanding=1)
     rack, beyond = (1, 2, 3), (7, 8, 9)

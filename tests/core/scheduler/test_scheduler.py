@@ -229,26 +229,6 @@ def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
         desk.do(RequestEnded(request.request, Outcome.DONE))
 
 
-def test_a_slow_peer_is_passed_over_unless_it_alone_has_the_run() -> None:
-    desk = Desk(runs=400)
-    peers = {2: 0.1, 3: 0.1, 4: 0.1, 5: 3.0}  # seconds per run
-    shared = bitset.full(399)
-    open_: list[tuple[float, Request]] = []
-    for peer in peers:
-        for r in of(Request, desk.do(PeerJoined(peer, desk.full if peer == 5 else shared))):
-            open_ += [(desk.now + peers[r.peer], r)]
-    asked_of_slow = 0
-    for _ in range(380):
-        open_.sort(key=lambda x: x[0])
-        at, r = open_.pop(0)
-        desk.now = max(desk.now, at)
-        for new in of(Request, desk.do(RequestEnded(r.request, Outcome.DONE))):
-            open_.append((desk.now + peers[new.peer], new))
-            asked_of_slow += new.peer == 5 and new.run != 399
-    assert asked_of_slow <= 8
-    assert any(r.run == 399 for _, r in open_) or desk.s.have >> 399
-
-
 # -- local events -----------------------------------------------------------------------------
 
 

@@ -196,12 +196,12 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_link_is_left_idle(self) -> None:
-        """While the limits allow a request, no quick neighbour has a free run."""
+        """While the limits allow a request, no neighbour that delivers has a free run."""
         limits = self.s._requester._limits
         if not limits.may_ask(across=True):
             return
         for peer in self.s._book.peers.values():
-            if peer.free_at <= self.now and peer.in_flight < limits.per_peer and not peer.slow:
+            if peer.free_at <= self.now and peer.in_flight < limits.per_peer and peer.delivers:
                 assert not peer.have & self.s._states.free
 
     def teardown(self) -> None:

@@ -10,13 +10,13 @@ from tests.cli.fake_agent import HEX, FakeAgent
 
 PEER: dict[str, Any] = {
     "node": "00000000000000ab", "address": "10.0.0.2:7401", "rate": 5_000_000, "useful": 3, "asked": 1,
-    "load": 2, "slow": False, "rests_s": 0,
+    "load": 2, "rests_s": 0,
 }  # fmt: skip
 NOW: dict[str, Any] = {
     "bytes_done": 250_000_000, "bytes_total": 1_000_000_000, "rate": 50_000_000, "eta_s": 15.0,
     "waits": "bytes are on their way from peers", "runs": 40, "runs_missing": 30, "runs_near": 20,
     "runs_leased": 2, "tracker": True, "alone": False,
-    "peers": [PEER, *[PEER | {"node": f"{n:016x}", "slow": True, "rate": None} for n in range(9)]],
+    "peers": [PEER, *[PEER | {"node": f"{n:016x}", "rate": None} for n in range(9)]],
     "requests": [{"run": 7, "node": PEER["node"], "seconds": 1.5}], "reads": [],
     "stuck": [{"run": 9, "story": ["asked of 00ab"]}, {"run": 10, "story": []}],
 }  # fmt: skip
