@@ -260,7 +260,7 @@ def test_one_node_at_a_tenth_of_the_speed_does_not_slow_the_others() -> None:
     assert report.eta >= 0.8
 
 
-@pytest.mark.parametrize(("seed", "least"), [(2, 0.82), (4, 0.85)])
+@pytest.mark.parametrize(("seed", "least"), [(3, 0.85), (4, 0.85)])
 def test_a_slow_node_that_holds_a_run_alone_does_not_keep_the_others_waiting(
     seed: int, least: float
 ) -> None:

@@ -26,7 +26,7 @@ class Book(PeerBook):
     """Neighbours; notes the reviews of what waits beyond."""
 
     def __init__(self, boundaries: Boundaries) -> None:
-        super().__init__(SETTINGS, boundaries)
+        super().__init__(boundaries)
         self.reviews: list[bool] = []  # whether nothing had come for long
 
     def review_bridges(self, needed: RunSet, *, starved: bool) -> None:
