@@ -59,9 +59,11 @@ class RequestConcurrency:
         """How many runs one request may bring, of so many that are missing: one until the first request has ended."""
         one = self._sample
         run_s = one.flowed_s / one.runs if one is not None and one.runs else self._last_flow_s
-        share = missing // (JOIN_SHARE * self.least)
+        if not run_s:
+            return 1
         wait_s = self._wait_s if self._rate else 0.0
-        return max(1, min(int(max(JOIN_S, JOIN_WAITS * wait_s) / run_s), share)) if run_s else 1
+        long = max(1, int(max(JOIN_S, JOIN_WAITS * wait_s) / run_s))
+        return max(1, min(long, missing // (JOIN_SHARE * self.limit(long))))
 
     def on_done(self, took_s: float, under_way: int, flow_s: float, runs: int, now: float) -> None:
         """A request has ended well.
