@@ -1,6 +1,6 @@
 """Proving what this disk has already: suspect bytes, and chunks that lie in other blobs."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from p2pcache.core.format.layout import Layout
@@ -13,7 +13,7 @@ from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import ChunkWriter
 from p2pcache.io.disk.cache_dir import cache_errors
 
-Others = Callable[[Collection[str]], Iterable[File]]
+Others = Callable[[set[str]], Iterable[File]]
 """Gives the files of other models that have one of some chunks, by their digests (hex)."""
 
 

@@ -1,7 +1,7 @@
 """The chunks of one model on this node: which are proved, where to read them, how to add more."""
 
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Protocol
 
@@ -30,7 +30,7 @@ class Home(Protocol):
     def publish(self, model: "ModelStore", ref: Ref | None, generation: int | None) -> str:
         """Make a whole model's tree and tag appear."""
 
-    def other_files(self, digest: str, chunks: Collection[str]) -> Iterator[File]:
+    def other_files(self, digest: str, chunks: set[str]) -> Iterator[File]:
         """The files of other models here that have one of these chunks (hex)."""
 
 

@@ -238,7 +238,7 @@ class Store:
         """Actions that ended on this node, the newest first."""
         return self._records.history(limit)
 
-    def other_files(self, digest: str, chunks: Collection[str]) -> Iterator[File]:
+    def other_files(self, digest: str, chunks: set[str]) -> Iterator[File]:
         """The files of other models here that have one of these chunks (hex), most recently used models first."""
         for row in self._records.model_rows():
             other = row.digest != digest and row.digest in self._manifests.local

@@ -350,5 +350,7 @@ def test_files_with_a_chunk_are_those_that_a_whole_reading_finds() -> None:
     wanted = {chunks[n].digest.hex() for n in (1, 2, 4)}
     assert files_with(encoded, wanted) == [listed[0], listed[2], listed[4]]
     assert files_with(encoded, {chunks[0].digest.hex()[1:] + "0"}) == []
+    assert files_with(b'{"format":"p2pcache.manifest.v9","files":{}}', wanted) == []
+    newer = encoded.replace(b"manifest.v1", b"manifest.v9").replace(b'"size":', b'"bytes":')
     with pytest.raises(InvalidManifest, match="newer"):
-        files_with(b'{"format":"p2pcache.manifest.v9","files":[]}'.replace(b"[]", b"{}"), wanted)
+        files_with(newer, wanted)
