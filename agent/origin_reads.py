@@ -32,9 +32,8 @@ WRONG_KEPT = (
 )
 
 
-# Seconds between two wake-ups of the loop for runs in the middle of a request, which only a node alone has: no other
-# node waits to hear of them, and clients are shown four figures a second.
-TELL_S = 0.1
+# Seconds between two wake-ups of the loop for runs in the middle of a request: as have batches are collected.
+TELL_S = SwarmSettings().have_interval_s
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import io
 import socket
-import struct
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,7 @@ from p2pcache.errors import OriginUnavailable, P2PCacheError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.s3.errors import FOREIGN
 
-# A thread is woken for no less while bytes come quickly. Fewer bytes cost more processor time. With twice as many a
-# connection stood still: its window was full before they were there.
+# A thread is woken for no less while bytes come quickly. Fewer bytes cost more processor time.
 WAKE_BYTES = 256 * 1024
 QUICK_S = 0.05  # for WAKE_BYTES; on a slower way each byte is taken as it comes, and a cancel is heeded soon
 
@@ -51,8 +49,7 @@ class S3Body(Body):
         found = getattr(getattr(raw, "connection", None), "sock", None)
         self._socket = found if isinstance(found, socket.socket) else None
         self._direct = False  # the response's own buffer is empty
-        self._lowat = 1  # SO_RCVLOWAT as set now; above 1 the kernel keeps the time limit
-        self._limit_s: float | None = None  # that Python kept before
+        self._lowat = 1  # SO_RCVLOWAT as set now
         self._began = 0.0  # when the first bytes had come
 
     def readinto(self, buffer: memoryview) -> int:
@@ -107,31 +104,29 @@ class S3Body(Body):
         self._wake_for(min(len(view), WAKE_BYTES) if quick else 1)
         try:
             return sock.recv_into(view)
-        except BlockingIOError:  # the kernel's name of a time limit that is over
-            raise TimeoutError from None
+        except TimeoutError:
+            self._wake_for(1)
+            return _receive_rest(sock, view)
 
     def _wake_for(self, least: int) -> None:
-        """Wait for so many bytes from now on, or the connection's end. TLS hides how many bytes are ours.
-
-        Fewer bytes than were waited for come at the time limit.
-        """
-        if least == self._lowat or type(self._socket) is not socket.socket:
-            return
-        with contextlib.suppress(OSError):  # it is closed
-            if (least > 1) is not (self._lowat > 1):
-                self._limit_in_kernel(self._socket, least > 1)
+        """Wait for so many bytes from now on, or the connection's end. TLS hides how many bytes are ours."""
+        if least != self._lowat and type(self._socket) is socket.socket:
             self._lowat = least
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
-
-    def _limit_in_kernel(self, sock: socket.socket, by_kernel: bool) -> None:  # noqa: FBT001
-        """Let the kernel keep the time limit of reads: Python asks it twice for each read where it keeps one itself."""
-        if by_kernel:
-            self._limit_s = sock.gettimeout()
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(self._limit_s))
-        sock.settimeout(None if by_kernel else self._limit_s)
+            with contextlib.suppress(OSError):  # it is closed
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
 
-def _timeval(seconds: float | None) -> bytes:
-    """Seconds as `struct timeval`; None: for ever."""
-    whole, part = divmod(seconds or 0.0, 1.0)
-    return struct.pack("@ll", int(whole), int(part * 1e6))
+def _receive_rest(sock: socket.socket, view: memoryview) -> int:
+    """Receive what came within the time limit, fewer bytes than were waited for.
+
+    Raises:
+        TimeoutError: nothing did.
+    """
+    limit_s = sock.gettimeout()
+    sock.settimeout(0)
+    try:
+        return sock.recv_into(view)
+    except BlockingIOError:
+        raise TimeoutError from None
+    finally:
+        sock.settimeout(limit_s)
