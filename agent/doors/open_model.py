@@ -31,9 +31,7 @@ LOOK_S = 0.02  # between two looks whether the next chunk has come: well below a
 REUSE_S = 2.0  # a moved tag is seen within this, as at the tracker; a client asks for hundreds of ranges of one file
 PUBLISH_S = 30.0  # between two publications of a complete model, each of which is a use: those within a minute are one
 MAX_RECENT = 1000  # names that are remembered for so long
-DATA_BYTES = (
-    64 << 10
-)  # of the door's own data in one piece: a client that doesn't read holds no more
+DATA_BYTES = 64 << 10  # of the door's own data at once: a client that doesn't read holds no more
 AHEAD_RUNS = 4  # asked for at once before all else: the stream doesn't wait a round trip for each
 
 

@@ -66,9 +66,8 @@ def page(asked: Question, objects: Iterable[Listed]) -> web.Response:
         objects: of the bucket that begin with the prefix, ascending by key.
     """
     rows = list(itertools.islice(_rows(asked, objects), asked.most + 1))
-    more = (
-        len(rows) > asked.most > 0
-    )  # behind a page of none there is none: clients would ask for ever
+    # Behind a page of none there is none: clients would ask for ever.
+    more = len(rows) > asked.most > 0
     rows = rows[: asked.most]
 
     def name(text: str) -> str:

@@ -76,9 +76,8 @@ class UsageLedger:
             said: what it says.
             known: it told figures before; else it may tell of what it took before this tracker started.
         """
-        if (
-            said.label.lower() == self.label.lower()
-        ):  # not all members know with which capitals it is written
+        if said.label.lower() == self.label.lower():
+            # Not all members know its capitals, which sort before small letters.
             self.label = min(said.label, self.label)
         else:
             self.label = said.label or self.label

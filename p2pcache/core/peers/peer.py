@@ -89,10 +89,8 @@ class Peer:
         self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
         self.full_until = 0.0  # nor before this one while others send to us: it has no free slot
         self.owes_since = now  # its last end of a request, or when it began to owe us something
-        self.proved_bytes, self.owed_s = (
-            0,
-            0.0,
-        )  # what came, and the time in which it owed us something
+        # What came, and the seconds in which it owed us something.
+        self.proved_bytes, self.owed_s = 0, 0.0
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
         self.refusals = 0  # BUSY in a row

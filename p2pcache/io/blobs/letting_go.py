@@ -40,9 +40,8 @@ def believe_no_longer(pool: BlobPool, blob: BlobFile, positions: Collection[int]
             with pool.lock:
                 holders = pool.files.holders(blob.id)
                 if blob.on_disk:
-                    if (
-                        blob.dirty
-                    ):  # a moment after a flush: the bitmap must not be ahead of the data
+                    if blob.dirty:
+                        # A moment after a flush: the bitmap must not be ahead of the data.
                         pool.disk.sync_data(pool.writer(blob).fd)
                     pool.write_bitmap(blob, *_without(blob, positions))
                 blob.readers += holders

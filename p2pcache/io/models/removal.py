@@ -149,14 +149,10 @@ class Removal:
             before = self._blobs.disk_sum(model.files)
             model.flush()
             going = model.blobs_with(runs & model.have_runs())
-            for number in sorted(
-                going, key=lambda number: model.bytes_beside(number, going[number])
-            ):
-                blob = model.files[
-                    number
-                ]  # those first of which least stays: they make room for copies
-                if blob.id in own:
-                    believe_no_longer(self._blobs, blob, going[number])
+            # Those first of which least stays: they make room for copies.
+            for number in sorted(going, key=lambda one: model.bytes_beside(one, going[one])):
+                if model.files[number].id in own:
+                    believe_no_longer(self._blobs, model.files[number], going[number])
             self._holed[model.digest] = model
             self._free_holes()
             return max(0, before - self._blobs.disk_sum(model.files))

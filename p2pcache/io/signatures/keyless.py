@@ -35,7 +35,7 @@ class Keyless(NamedTuple):
             NotFound, NotAllowed: the file can't be read.
         """
         if self.token_file is not None:
-            return _read(self.token_file)
+            return _token_in(self.token_file)
         found = environ.get(TOKEN_VARIABLE, "").strip() or _ambient()
         if not found and not self.may_ask:
             raise UsageError(
@@ -71,14 +71,28 @@ def parse_identity(text: str) -> Identity | None:
     return Identity(identity, issuers[0])
 
 
-def _read(path: Path) -> str:
+def read_file(path: Path, what: str, most: int) -> bytes:
+    """Read a file that a person named.
+
+    Args:
+        path: of it.
+        what: it is, with its path, for people.
+        most: bytes that it may have; of a longer one comes one byte more.
+
+    Raises:
+        NotFound, NotAllowed: it can't be read.
+    """
     try:
         with path.open("rb") as file:
-            data = file.read(MAX_TOKEN_BYTES + 1)
+            return file.read(most + 1)
     except FileNotFoundError:
-        raise NotFound(f"no identity token in {path}: there is no such file") from None
+        raise NotFound(f"no {what}: there is no such file") from None
     except OSError as error:
-        raise NotAllowed(f"can't read the identity token in {path}: {error.strerror}") from None
+        raise NotAllowed(f"can't read {what}: {error.strerror}") from None
+
+
+def _token_in(path: Path) -> str:
+    data = read_file(path, f"identity token in {path}", MAX_TOKEN_BYTES)
     token = data.decode("ascii", "replace").strip()
     if not token or len(data) > MAX_TOKEN_BYTES:
         raise UsageError(f"{path} holds no identity token")

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
 from p2pcache.io.signatures.in_origin import check_bundle, subject_of
-from p2pcache.io.signatures.keyless import Identity, Keyless
+from p2pcache.io.signatures.keyless import Identity, Keyless, read_file
 
 if TYPE_CHECKING:
     from model_signing.manifest import Manifest
@@ -72,9 +72,8 @@ def sign(digest: str, sha256: Mapping[str, bytes], signer: Signer | Keyless) -> 
         with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
             path = Path(folder) / "model.sig"
             how.sign(folder, path)
-            bundle = json.dumps(
-                json.loads(path.read_text())
-            )  # logs sign with a dash that isn't ASCII
+            # As ASCII: logs sign with a dash that isn't.
+            bundle = json.dumps(json.loads(path.read_text()))
     check_bundle(bundle)
     return bundle
 
@@ -149,7 +148,7 @@ _Check = Callable[[str, str], None]
 
 def _check_by(path: Path) -> _Check:
     wrong = f"{path} is neither a public key on a NIST curve nor certificates, in PEM"
-    data = _read(path, "key file")
+    data = read_file(path, f"key file {path}", MAX_KEY_BYTES)
     if len(data) > MAX_KEY_BYTES:
         raise UsageError(wrong)
     with _library(wrong, UsageError):
@@ -198,7 +197,7 @@ def _check_trust(path: Path | None) -> None:
     """
     if path is None:
         return
-    data = _read(path, "trust configuration")
+    data = read_file(path, f"trust configuration {path}", MAX_KEY_BYTES)
     from sigstore.models import ClientTrustConfig
 
     with _library(
@@ -207,16 +206,6 @@ def _check_trust(path: Path | None) -> None:
         if len(data) > MAX_KEY_BYTES:
             raise ValueError("it is too long")
         ClientTrustConfig.from_json(data.decode())
-
-
-def _read(path: Path, what: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_KEY_BYTES + 1)
-    except FileNotFoundError:
-        raise NotFound(f"no {what} {path}") from None
-    except OSError as error:
-        raise NotAllowed(f"can't read {what} {path}: {error.strerror}") from None
 
 
 class _Given:
