@@ -100,7 +100,7 @@ gpu-wheels:      ## the wheels that `make gpu GPU_OFFLINE=1` needs beside torch,
 	  $(foreach n,39 35 34 31 30 28 27 24 17,--platform manylinux_2_$(n)_x86_64) --platform manylinux2014_x86_64 \
 	  aiohttp aiohappyeyeballs aiosignal attrs blake3 click fastsafetensors==0.5.0 frozenlist hypothesis idna iniconfig instanttensor==0.2.2 \
 	  msgspec multidict packaging pluggy prometheus-client propcache psutil pygments pytest==9.2.0 pytest-asyncio==1.5.0 \
-	  pytest-timeout==2.4.0 rich runai-model-streamer==0.17.0 humanize safetensors sortedcontainers typing-extensions yarl
+	  pytest-timeout==2.4.0 rich runai-model-streamer==0.17.0 humanize safetensors sortedcontainers typing-extensions uvloop yarl
 storm: setup     ## eight agents in shaped network namespaces (root)
 	$(BIN)/python -m loadtest.storm --nodes 8 --rate 50mbit --origin-rate 50mbit --size 128MiB
 shapes: setup    ## real storms in the shapes of users, one table (root; half an hour; ONLY='4 MiB' for some rows)
