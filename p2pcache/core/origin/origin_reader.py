@@ -10,9 +10,7 @@ from p2pcache.core.origin.readings import Readings, joined
 from p2pcache.core.origin.request_concurrency import RequestConcurrency
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
-    CREDIT_PER_READ,
     DIALS_AT_ONCE,
-    FIRST_CREDIT,
     JOIN_BYTES,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
@@ -242,7 +240,7 @@ class OriginReader:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
         if self.halted or not self._mine.needed:
             return 0
-        known = FIRST_CREDIT + CREDIT_PER_READ * self._by_itself.reads
+        known = self._by_itself.known_reads
         return known if known < self._settings.origin_fetches else self._concurrency.most
 
     def alone(self, now: float) -> bool:

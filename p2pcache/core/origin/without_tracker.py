@@ -8,7 +8,9 @@ from p2pcache.core.origin.owners import OriginOwners, Plan, patience
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
     BEYOND_RATIO,
+    CREDIT_PER_READ,
     FILL_A_LINK,
+    FIRST_CREDIT,
     HEAR_S,
     KNOWLEDGE_RATIO,
     LEAST_PATIENCE_S,
@@ -216,6 +218,11 @@ class WithoutTracker:
         own = mine.needed & ~(mine.fetching | mine.leased | rotten)
         return list(mine.in_order(bitset.lowest(own, count) | own & mine.urgent))
 
+    @property
+    def known_reads(self) -> int:
+        """Reads at once that a node may begin after those that it has finished: few for the first run to come soon."""
+        return FIRST_CREDIT + CREDIT_PER_READ * self.reads
+
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way.
 
@@ -223,6 +230,8 @@ class WithoutTracker:
             usual: reads at once that pay if one node reads alone.
             most: reads at once that no node may exceed.
         """
+        if not self.is_sole:
+            usual = min(usual, self.known_reads)
         share = 1 if self.is_cut_off else max(1, self.owners.share)
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
