@@ -82,6 +82,18 @@ def parse_duration(text: str) -> float:
     return float(Decimal(match["number"]) * Decimal(_SECONDS[match["unit"]]))
 
 
+def parse_lasting(text: str) -> float:
+    """Seconds of a duration that isn't nothing: 0 has another meaning where it is passed on.
+
+    Raises:
+        UsageError: not a duration, or 0.
+    """
+    seconds = parse_duration(text)
+    if not seconds:
+        raise UsageError(f"{text!r} is over at once; expected for example 30, 5m or 7d")
+    return seconds
+
+
 def counted(count: object, word: str) -> str:
     """A number of things: "1 file", "2 files"."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -7,7 +7,7 @@ from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import parse_duration
+from p2pcache.core.units import parse_lasting
 from p2pcache.ids import Ref
 
 
@@ -29,7 +29,7 @@ def pin(ref: str, name: str, lasts: str | None, as_json: bool, loaded: Loaded) -
       p2pcache pin team/llama:v3 --name demo --for 30d
     """
     wanted = Ref.parse(ref)
-    for_s = parse_duration(lasts) if lasts else 0.0
+    for_s = parse_lasting(lasts) if lasts is not None else 0.0
     made = need_agent(loaded).pin(str(wanted), name, for_s)
     if as_json:
         emit_document(made)

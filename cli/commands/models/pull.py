@@ -15,7 +15,7 @@ from p2pcache.cli.support.options import DIR, Command, json_option, quiet_option
 from p2pcache.cli.support.output import emit, note
 from p2pcache.cli.support.progress import Event, Reporter, follow, make_reporter, peer_share
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes, format_duration, parse_duration
+from p2pcache.core.units import format_bytes, format_duration, parse_lasting
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.ids import Ref, parse_wanted, spelled
 from p2pcache.io.http.client import Events
@@ -63,7 +63,7 @@ _LINK_WARNING = (
     "--for", "hold_for", metavar="DURATION", help="The hold ends after this [default: 1d]."
 )
 @click.option(
-    "--hold-pid", metavar="PID", type=int, default=0, help="It ends with this process, too."
+    "--hold-pid", metavar="PID", type=click.IntRange(min=1), help="It ends with this process, too."
 )
 @json_option
 @quiet_option
@@ -71,7 +71,7 @@ _LINK_WARNING = (
 def pull(
     ref: str, to: str | None, link: str | None, layout: str | None, force_generation: bool, include: tuple[str, ...],
     exclude: tuple[str, ...], tensors: tuple[str, ...], background: bool, hold: str, hold_for: str | None,
-    hold_pid: int, as_json: bool, quiet: bool, loaded: Loaded,
+    hold_pid: int | None, as_json: bool, quiet: bool, loaded: Loaded,
 ) -> None:  # fmt: skip
     """Fetch a model and print its directory.
 
@@ -112,7 +112,7 @@ def pull(
         raise click.UsageError(
             "--layout puts a whole model into --to DIR, without --include and --exclude"
         )
-    if not hold and (hold_for or hold_pid):
+    if not hold and (hold_for is not None or hold_pid):
         raise click.UsageError("--for and --hold-pid say how long --hold lasts; give --hold NAME")
     if hold and tensors:
         raise click.UsageError("--hold holds a whole model; --tensors brings a part")
@@ -124,9 +124,9 @@ def pull(
             )
         _pull_tensors(loaded, wanted, tensors, as_json=as_json, quiet=quiet)
         return
-    hold_s = parse_duration(hold_for) if hold_for else 0.0
+    hold_s = parse_lasting(hold_for) if hold_for is not None else 0.0
     options = PullOptions(
-        force_generation, include, exclude, background, hold, hold_s, hold_pid, url
+        force_generation, include, exclude, background, hold, hold_s, hold_pid or 0, url
     )
     reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
     with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 import pytest
 
+from p2pcache.errors import UsageError
 from p2pcache.io.clock import start_of
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, FakeAgent, done, resolved
@@ -68,3 +69,16 @@ def test_pull_holds(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
 def test_odd_holds_are_usage_errors(agent: FakeAgent, run: Run, flags: tuple[str, ...]) -> None:
     failed = run("pull", "llama", *flags, "--agent", agent.address, standalone_mode=False)
     assert isinstance(failed.exception, click.UsageError)
+
+
+@pytest.mark.parametrize("flags", [
+    ("pin", "a", "--name", "x", "--for", "0s"), ("pin", "a", "--name", "x", "--for", ""),
+    ("pull", "a", "--hold", "x", "--for", "0"), ("pull", "a", "--hold", "x", "--hold-pid", "0"),
+])  # fmt: skip
+def test_nothing_is_pinned_for_ever_by_a_zero(
+    agent: FakeAgent, run: Run, flags: tuple[str, ...]
+) -> None:
+    """`--for 0s` was a pin without an end, `--hold-pid 0` a hold without a process."""
+    failed = run(*flags, "--agent", agent.address, standalone_mode=False)
+    assert isinstance(failed.exception, click.UsageError | UsageError)
+    assert not agent.seen
