@@ -262,7 +262,7 @@ class Store:
 
     def keep_spare(self) -> None:
         """Keep a little disk space back again, if a removal on a full disk took it."""
-        with cache_errors(self._blobs, f"cache dir {self.root}"):
+        with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             self.removal.keep_spare()
 
     # -- tags and trees --------------------------------------------------------------------------

@@ -4,7 +4,9 @@ import contextlib
 import errno
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,7 @@ from p2pcache.errors import Conflict, NoSpace, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
 from p2pcache.io.disk.disk import Disk
-from p2pcache.io.models import room
+from p2pcache.io.models import removal, room
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import Wanted
 from p2pcache.io.models.store import Store
@@ -300,3 +302,24 @@ def test_a_kept_part_has_its_name_and_survives_prune_and_rm(tmp_path: Path) -> N
         users = room.users_and_claims(store, [MODEL.digest], 0.0)
         assert "keep" in users.held[MODEL.digest]
         assert not store.prune(all_unused=True, users=users).removed
+
+
+def test_a_look_for_space_waits_while_a_part_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both freed the same model's space, the second one found it done, and the agent ended by a KeyError."""
+    with contextlib.closing(open_store(tmp_path)) as store, ThreadPoolExecutor(1) as other:
+        model = MODEL.add(store)
+        MODEL.fill(model, range(5))
+        looks: list[Future[None]] = []
+        free = removal.free_holes
+
+        def slowly(*args: Any) -> bool:
+            if not looks:
+                looks.append(other.submit(store.keep_spare))
+                wait(looks, timeout=0.2)
+            return free(*args)
+
+        monkeypatch.setattr(removal, "free_holes", slowly)
+        store.removal.let_go(model, span(2, RUNS))
+        assert looks[0].result() is None
