@@ -15,11 +15,7 @@ from p2pcache.core import bitset
 from p2pcache.core.pool.placement import Placement, Situation, Targets
 from p2pcache.core.pool.progress import Progress, copies_of
 from p2pcache.core.pool.selector import Selector, Traits
-from p2pcache.core.pool.settings import (
-    GRACE_S,
-    REFUSED_S,
-    SETTLE_S,
-)
+from p2pcache.core.pool.settings import GRACE_S, LACKING_S, REFUSED_S, SETTLE_S
 from p2pcache.core.pool.spots import Rooms, Spot, weights_of
 from p2pcache.core.pool.stripes import Stripes
 from p2pcache.core.protocol.keep_orders import NO_SPACE, NOT_ALLOWED, QUOTA, KeepOrder, Kept
@@ -175,7 +171,7 @@ class Keeper:
         """
         intent = self._intents[key]
         placement, wish = intent.placement, intent.wish
-        spots = self._spots(wish, now)
+        spots = self._spots(intent, now)
         before = list(placement.targets)
         waits = wish.older and now < self._began + self.grace_s
         copies = wish.copies or len(spots)
@@ -268,7 +264,7 @@ class Keeper:
     def next_wakeup(self, now: float) -> float:
         """When time alone changes something."""
         ends = [since + self.grace_s for since, _ in self._away.values()]
-        ends += [since + REFUSED_S for since, _ in self._refusals.values()]
+        ends += [at + s for at, _ in self._refusals.values() for s in (LACKING_S, REFUSED_S)]
         ends += [self._began + self._settle_s, self._began + self.grace_s]
         return min((end for end in ends if end > now), default=inf)
 
@@ -306,16 +302,21 @@ class Keeper:
             for n, said in self._known()
         }
 
-    def _spots(self, wish: Wish, now: float) -> dict[NodeId, Spot]:
-        spots = {}
+    def _full(self, intent: _Intent, now: float) -> set[NodeId]:
+        """Nodes that said that they have no room for a model; sooner asked again where nobody else takes their part."""
+        lacks = intent.progress is not None and intent.progress.missing_places
+        since = now - (LACKING_S if lacks else REFUSED_S)
+        return {
+            node for (digest, node), (at, kept) in self._refusals.items()
+            if digest == intent.wish.digest and kept.refused in _FULL and at > since
+        }  # fmt: skip
+
+    def _spots(self, intent: _Intent, now: float) -> dict[NodeId, Spot]:
+        spots, wish, full = {}, intent.wish, self._full(intent, now)
         for node, said in self._known():
             if said.draining or not wish.selector.chooses(said.traits):
                 continue
-            refused = self._refusals.get((wish.digest, node))
-            full = (
-                refused is not None and refused[1].refused in _FULL and now < refused[0] + REFUSED_S
-            )
-            present = node not in self._away and not full
+            present = node not in self._away and node not in full
             traits = said.traits
             spots[node] = Spot(traits.site, traits.rack, self._weights[node], present)
         return spots
@@ -323,9 +324,8 @@ class Keeper:
     def _give_up_refused(self, intent: _Intent, haves: Mapping[NodeId, RunSet], now: float) -> None:
         """Take from nodes that have no room the places of what they don't have."""
         placement = intent.placement
-        for (digest, node), (since, kept) in self._refusals.items():
-            if digest == intent.wish.digest and kept.refused in _FULL and now < since + REFUSED_S:
-                placement.remove_all(node, placement.stripes.had(haves.get(node, 0)), self._rooms)
+        for node in self._full(intent, now):
+            placement.remove_all(node, placement.stripes.had(haves.get(node, 0)), self._rooms)
 
     def _make_way(self, key: Key, spots: Mapping[NodeId, Spot], copies: int) -> set[NodeId]:
         """Where copies find no room beside those of the model before, these go at once; of which nodes."""

@@ -3,6 +3,7 @@
 from p2pcache.core import bitset
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode, Wish
 from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.settings import LACKING_S
 from p2pcache.core.protocol.keep_orders import FAILED, NO_SPACE, Kept
 from p2pcache.ids import NodeId, RunSet
 
@@ -274,6 +275,19 @@ def test_a_full_node_gets_no_more_and_what_it_lacks_goes_elsewhere() -> None:
     for node in cluster.nodes:
         union |= cluster.ordered(node)
     assert union == EVERY
+
+
+def test_a_full_node_is_asked_again_soon_where_nobody_else_takes_its_part() -> None:
+    """A small edge disk whose old version was open: it was asked after ten minutes."""
+    cluster = Cluster(3)
+    cluster.keep(0, whole=True, selector="node=n1")
+    cluster.keeper.on_report(1001, Kept(DIGEST, 0, RUNS, NO_SPACE, "full"), cluster.now)
+    cluster.look()
+    assert not cluster.ordered(1001)
+    cluster.look(after_s=LACKING_S - 1)
+    assert not cluster.ordered(1001)
+    cluster.look(after_s=1)
+    assert cluster.ordered(1001) == EVERY
 
 
 def test_a_node_that_fails_keeps_its_orders() -> None:
