@@ -24,15 +24,18 @@ class NoneActive(Unreachable):
     """We waited at a standby, and no tracker became active that takes us."""
 
 
-def standby_text(active: str, *, ours: bool) -> str:
+def standby_text(active: str, *, ours: bool, itself: bool = False) -> str:
     """Describe a standby at which an agent waited in vain.
 
     Args:
         active: URL of the active tracker; "": not known.
+        itself: it is this standby, before it was started again.
         ours: it is one that this agent is configured to dial.
     """
     if not active:
         return "it is a standby, and no tracker is active"
+    if itself:
+        return "it has just started, and waits until its own tenure from before is over"
     if ours:
         return f"it is a standby of {active}, which doesn't take us"
     return (

@@ -81,8 +81,9 @@ async def settle(
     except TimeoutError:
         if not news:
             raise
-        ours = route.knows(active)
-        raise link_trouble.NoneActive(link_trouble.standby_text(active, ours=ours)) from None
+        ours, itself = route.knows(active), route.knows(active, target)
+        text = link_trouble.standby_text(active, ours=ours, itself=itself)
+        raise link_trouble.NoneActive(text) from None
 
 
 async def receive(socket: aiohttp.ClientWebSocketResponse, limit_bytes: int) -> bytes:

@@ -24,14 +24,7 @@ from p2pcache.agent.tracker_route import PinnedResolver, Target, TrackerRoute
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.protocol.silence import Silence, Step
-from p2pcache.errors import (
-    NotAllowed,
-    P2PCacheError,
-    RemoteProtocolError,
-    Unreachable,
-    UsageError,
-    from_code,
-)
+from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, from_code
 from p2pcache.ids import NodeId
 from p2pcache.io.peers.transport import tcp_info
 from p2pcache.io.security.tls import Tls, check_role
@@ -103,12 +96,7 @@ class TrackerLink:
         Raises:
             UsageError: it is no URL, or has another scheme than the cluster's members use.
         """
-        self._route = TrackerRoute(url)
-        for each in self._route.urls if tls is not None else ():
-            if not each.startswith("https://"):
-                raise UsageError(
-                    f"in mTLS mode the tracker's URL begins with https://; {each} doesn't"
-                )
+        self._route = TrackerRoute(url, tls=tls is not None)
         self.url = self._route.urls[0]  # of the tracker that we are with, or dialled last
         self.connected = False
         self.epoch = 0
@@ -129,7 +117,6 @@ class TrackerLink:
         self._usual_s = silence_s
         self._silence = Silence(silence_s or SILENCE_S)
         self._newest = 0  # generation of a tenure that we met; what is older is void
-        self._logged: dict[Target, str] = {}  # the trouble with each tracker
         self._pause_s = FIRST_RETRY_S
         self._resolver = PinnedResolver()
         self._instance = secrets.randbits(63) or 1
@@ -138,6 +125,16 @@ class TrackerLink:
         self._questions: dict[int, asyncio.Future[m.Answer]] = {}
         self._last_question, self._asked_at = 0, 0.0
         self._closing = asyncio.Event()
+
+    @property
+    def trouble(self) -> str:
+        """Why the link is down, for people."""
+        return self._route.trouble or f"tracker {self.url} is not reachable: {self.last_error}"
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another tracker may take us within seconds."""
+        return self.refusal is None and self._route.hopeful
 
     async def run(self) -> None:
         """Stay connected until `close`."""
@@ -193,7 +190,7 @@ class TrackerLink:
             P2PCacheError: the tracker refused; the class follows its code.
         """
         if not self.connected:
-            raise Unreachable(f"tracker {self.url} is not reachable: {self.last_error}")
+            raise Unreachable(self.trouble)
         number = self._last_question = self._last_question + 1
         future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
         self._questions[number] = future
@@ -217,6 +214,7 @@ class TrackerLink:
             try:
                 async with asyncio.timeout(limit_s):
                     socket = await self._dial(session)
+                self._route.reached = target
                 limit_s = HANDSHAKE_S
                 async with asyncio.timeout(limit_s):
                     settled = await self._join(socket, target)
@@ -269,7 +267,7 @@ class TrackerLink:
         self._outbox = asyncio.Queue()
         several_s = SILENCE_OF_SEVERAL_S if self._route.several else SILENCE_S
         silence = self._silence = Silence(self._usual_s or several_s, settled.doubt_s)
-        self._logged.clear()
+        self._route.failures.clear()
         log.info("member of the cluster at %s", target)
         spawn = self._tasks.spawn
         helpers = [spawn(self._write(socket), name="tracker-write")]
@@ -393,8 +391,8 @@ class TrackerLink:
         self.tried.set()
         text = link_trouble.failure_text(error, self._tls)
         denied = link_trouble.denied(error)
-        if text != self._logged.get(target):  # once for each cause, not for each retry
+        if text != self._route.failures.get(target):  # once for each cause, not for each retry
             level = logging.ERROR if isinstance(error, NotAllowed) else logging.WARNING
             log.log(level, "tracker %s: %s", target, text)
-        self._logged[target] = self.last_error = text
+        self._route.failures[target] = self.last_error = text
         self.refusal = NotAllowed(f"tracker {target}: {text}") if denied else None

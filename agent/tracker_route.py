@@ -44,19 +44,30 @@ class TrackerRoute:
         self,
         trackers: str,
         addresses_of: Callable[[str, int], Awaitable[list[str]]] | None = None,
+        *,
+        tls: bool = False,
     ) -> None:
         """Nothing is looked up yet.
 
         Args:
             trackers: their URLs, separated by commas.
             addresses_of: the addresses of a host and port, of one family; for tests.
+            tls: members show certificates.
 
         Raises:
-            UsageError: one is no tracker's URL, or there is none.
+            UsageError: one is no tracker's URL, or has another scheme than members use, or there is none.
         """
         self.urls = tracker_urls(trackers)
         if not self.urls:
             raise UsageError("no URL of a tracker; expected http://HOST:PORT")
+        for url in self.urls if tls else ():
+            if not url.startswith("https://"):
+                raise UsageError(
+                    f"in mTLS mode the tracker's URL begins with https://; {url} doesn't"
+                )
+        self.reached: Target | None = None  # it answers, and we may be waiting there
+        self.failures: dict[Target, str] = {}
+        """Why each tracker that was dialled didn't take us, since we were a member last."""
         self._addresses_of = addresses_of or _addresses_of
         self._all: list[Target] = []  # of this round
         self._left: deque[Target] = deque()  # to be dialled in this round
@@ -74,11 +85,25 @@ class TrackerRoute:
         """Whether there is more than one tracker, as far as names tell."""
         return len(self._all) > 1
 
+    @property
+    def trouble(self) -> str:
+        """Why the trackers that were dialled didn't take us, for people; "": none was."""
+        told = [
+            f"{t} is not reachable: {why}" for t, why in self.failures.items() if t != self.reached
+        ]
+        return f"tracker {'; tracker '.join(told)}" if told else ""
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether one of several trackers may be or become the active one: it answers, or hasn't failed us."""
+        away = self.failures.keys() - {self.reached}
+        return self.several and any(target not in away for target in self._all)
+
     async def next_target(self) -> Target:
         """The tracker to dial now. Looks up names at the beginning of a round."""
         if not self._left:
             await self._begin_round()
-        target = self._left.popleft()
+        target, self.reached = self._left.popleft(), None
         self._tried.add(target)
         return target
 
@@ -107,9 +132,10 @@ class TrackerRoute:
         self._left.appendleft(target)
         return True
 
-    def knows(self, url: str) -> bool:
-        """Whether this is a tracker of ours."""
-        return self._target_at(url) is not None
+    def knows(self, url: str, only: Target | None = None) -> bool:
+        """Whether this is a tracker of ours, or this one alone."""
+        found = self._target_at(url)
+        return found is not None and only in (None, found)
 
     def _target_at(self, url: str) -> Target | None:
         try:

@@ -30,6 +30,8 @@ from p2pcache.io.signatures.in_origin import add_signature
 log = logging.getLogger(__name__)
 
 DISK_S = 3.0  # for the cache's disk to say how full it is; a person waits for the status
+TAKEOVER_S = 15.0  # until a standby is the active tracker, and we are with it
+AGAIN_S = 0.2  # between two looks whether we are
 TWIN_S = 60.0  # a warning of a twin lasts; a live twin tries to become a member every few seconds
 
 
@@ -73,7 +75,7 @@ class Queries:
         if link is not None and link.refusal is not None:
             reasons.append(str(link.refusal))  # the tracker answers, and refuses us
         elif link is not None and not link.connected:
-            reasons.append(f"tracker {link.url} is not reachable: {link.last_error}")
+            reasons.append(link.trouble)
         if self.origin_trouble is not None:
             reasons.append(f"origin: {wording(self.origin_trouble)}")
         return reasons
@@ -203,7 +205,7 @@ class Queries:
         return rows
 
     async def ask_tracker(self, what: str, text: str = "") -> bytes:
-        """JSON that the tracker gives.
+        """JSON that the tracker gives. Where another one may take over, it is waited for.
 
         Raises:
             Unreachable: no tracker configured, or it doesn't answer.
@@ -213,7 +215,14 @@ class Queries:
             raise Unreachable(
                 "this agent has no tracker: it works alone (set --tracker to join a cluster)"
             )
-        return (await link.ask(what, text)).data
+        until = time.monotonic() + TAKEOVER_S
+        while True:
+            try:
+                return (await link.ask(what, text)).data
+            except Unreachable:
+                if not link.may_move or time.monotonic() > until:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     def settings(self) -> dict[str, object]:
         """The settings that `doctor` examines, as the agent was started with them."""

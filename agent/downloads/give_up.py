@@ -50,7 +50,7 @@ def hopeless(
         return None
     why = "no peer has the rest and no lease to read the origin was granted; look at `p2pcache status`"
     if link is not None and not link.connected:
-        why = f"the tracker {link.url} isn't reachable ({link.last_error}), and no known peer has the rest"
+        why = f"{link.trouble}, and no known peer has the rest"
     return Unreachable(f"{waited}: {why}; pull again when that is mended: it resumes")
 
 

@@ -312,6 +312,5 @@ class Resolver:
                 f"{what}: this agent has neither a tracker nor an origin (--tracker, --origin)"
             )
         return Unreachable(
-            f"{what}: tracker {self._link.url} is not reachable ({self._link.last_error}); check that "
-            "it runs and can be reached from here"
+            f"{what}: {self._link.trouble}; check that it runs and can be reached from here"
         )

@@ -7,9 +7,13 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from loadtest.kit.cluster import free_ports
+from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
+from p2pcache.errors import Unreachable
 from p2pcache.io.http import server
 from p2pcache.io.security.cluster_key import NO_KEY
 from p2pcache.io.tasks import Tasks
@@ -139,6 +143,38 @@ async def test_a_link_that_waits_at_a_standby_hears_of_the_new_tracker() -> None
             tenure.news.set()
             await until(lambda: link.connected)
             assert (link.url, link.epoch) == (url(other), 6)
+
+
+async def test_what_fails_is_told_of_the_tracker_that_failed() -> None:
+    """The URL was that of the standby, the error that of the dead one."""
+    gone, there = free_ports(2)
+    async with standby(there, url(gone)), linked(gone, there) as (link, _):
+        await until(lambda: link.url == url(there))
+        assert link.trouble == f"tracker {url(gone)} is not reachable: can't connect: connection refused"  # fmt: skip
+        assert link.may_move
+    async with linked(gone, there) as (link, _):
+        await until(lambda: url(there) in link.trouble)
+        assert url(gone) in link.trouble
+        assert not link.may_move, "nobody is there who could take over"
+
+
+async def test_a_question_waits_for_the_tracker_that_takes_over() -> None:
+    """`nodes` and `keep` ended with exit 8 while no tracker was active."""
+    gone, there = free_ports(2)
+    async with linked(gone, there) as (link, _):
+        queries: Any = SimpleNamespace(_context=SimpleNamespace(link=link))
+        await until(lambda: url(there) in link.trouble and not link.may_move)
+        with pytest.raises(Unreachable):
+            await Queries.ask_tracker(queries, "nodes")
+        async with standby(there, "") as tenure, Tasks() as tasks:
+            await until(lambda: link.may_move and link.url == url(there))
+            asked = tasks.spawn(Queries.ask_tracker(queries, "nodes"), name="asked")
+            await asyncio.sleep(0.5)
+            assert not asked.done()
+            async with active(gone, 6):
+                tenure.active_url = url(gone)
+                tenure.news.set()
+                assert b'"nodes"' in await asked
 
 
 async def test_a_tracker_of_an_older_generation_is_void() -> None:

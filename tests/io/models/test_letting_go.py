@@ -15,8 +15,9 @@ from p2pcache.core.protocol.keep_orders import KeepOrder
 from p2pcache.errors import Conflict, NoSpace, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
+from p2pcache.io.blobs.letting_go import free_holes
 from p2pcache.io.disk.disk import Disk
-from p2pcache.io.models import removal, room
+from p2pcache.io.models import room
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import Wanted
 from p2pcache.io.models.store import Store
@@ -312,14 +313,13 @@ def test_a_look_for_space_waits_while_a_part_goes(
         model = MODEL.add(store)
         MODEL.fill(model, range(5))
         looks: list[Future[None]] = []
-        free = removal.free_holes
 
         def slowly(*args: Any) -> bool:
             if not looks:
                 looks.append(other.submit(store.keep_spare))
                 wait(looks, timeout=0.2)
-            return free(*args)
+            return free_holes(*args)
 
-        monkeypatch.setattr(removal, "free_holes", slowly)
+        monkeypatch.setattr("p2pcache.io.models.removal.free_holes", slowly)
         store.removal.let_go(model, span(2, RUNS))
         assert looks[0].result() is None
