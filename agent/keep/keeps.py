@@ -238,7 +238,10 @@ class Keeps:
             and info.last_used <= kept.shown_at + SAME_USE_S
         )
         names = await pools.STEPS.run(store.names_of, digest)
-        shown = bool(names) or await pools.STEPS.run(store.removal.shows, digest)
+        # A tag without a tree is that of a model that was evicted before: it goes back to being `remote`.
+        evicted = info is not None and bool(info.tags)
+        shown = await pools.STEPS.run(store.removal.shows, digest)
+        evicted, shown = evicted and not shown, shown or (bool(names) and not evicted)
         if shown and not ours:  # a client has pulled it since: it is a model like any other
             await pools.STEPS.run(store.orders.change, done._replace(brought=False))
             return
@@ -248,7 +251,7 @@ class Keeps:
         if self._context.now() < self._drop_at.get(digest, -inf):
             return
         try:
-            if ours and not kept.ordered:
+            if (ours or evicted) and not kept.ordered:
                 await self._downloads.evict(digest, 0.0)
             else:
                 await self._let_go(kept, model)

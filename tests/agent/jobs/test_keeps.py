@@ -307,3 +307,18 @@ async def test_a_manifest_comes_from_a_holder_when_storage_is_gone(tmp_path: Pat
         assert has(app, layout) == span(0, layout.run_count)
         done = await pull(reader, f"{REF}@blake3:{layout.digest}")
         assert (done["event"], done["bytes_peers"]) == ("done", layout.total_bytes), done
+
+
+async def test_a_model_that_was_remote_before_it_was_kept_is_so_again(tmp_path: Path) -> None:
+    """Its tag was taken for that of a client, and what had been brought stayed for good."""
+    layout = model(tmp_path)
+    async with agent(tmp_path, "a", origin=(tmp_path / "origin").as_uri()) as app:
+        assert (await pull(app, REF))["event"] == "done"
+        async with client(app) as session, session.post("/v1/evict", json={"ref": REF}) as answer:
+            assert answer.status == 200
+        await tell(app, order(layout, (0, layout.run_count)))
+        await until_has(app, layout, span(0, layout.run_count))
+        await tell(app, generation=2)
+        await until(lambda: app.store.usage().cached_bytes == 0)
+        told = await row(app)
+        assert (told["remote"], told["ref"]) == (True, REF)
