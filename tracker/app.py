@@ -107,8 +107,7 @@ class TrackerApp:
         of_nodes = NodeQuestions(self.tracking)
         admission = Admission(self.tracking, settings.namespace_quotas, self._clock)
         self.keeping = Keeping(
-            self.tracking, self.catalog, self._clock, grace_s=settings.keep_grace_s,
-            quotas=admission.quotas,
+            self.tracking, self.catalog, self._clock, admission=admission, grace_s=settings.keep_grace_s,
         )  # fmt: skip
         questions = Questions(
             self.catalog, self._answers, warming, of_nodes, admission, self.keeping,

@@ -1,5 +1,7 @@
 """Answers the question "admit": may a node take one more copy of a model, under its namespace's quota?"""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
@@ -71,6 +73,28 @@ class Admission:
         if len(self._promised) >= MAX_PROMISES:
             raise NoSpace("too many nodes begin to fetch models at once; try again in a minute")
         self._promised[node, wish.digest] = (namespace, wish.bytes, now + PROMISED_S)
+
+    def admit_kept(
+        self, namespace: str, digest: str, size_bytes: int, wanted: Mapping[str, int]
+    ) -> None:
+        """Admit that copies of a model are kept, or refuse it. Copies that are there count, whoever brought them.
+
+        Args:
+            namespace: of the model.
+            digest: of its manifest.
+            size_bytes: of all copies that are to be kept.
+            wanted: bytes of all copies that other wishes for the namespace want, by manifest digest.
+
+        Raises:
+            NoSpace: the quota of the namespace would be exceeded.
+        """
+        swarms = self._tracking.swarms.items()
+        held = {d: _bytes_of(swarm) for d, swarm in swarms if _namespace(swarm) == namespace}
+        here, others = held.get(digest, 0), (held.keys() | wanted.keys()) - {digest}
+        taken = here + sum(max(held.get(d, 0), wanted.get(d, 0)) for d in others)
+        coming = max(0, size_bytes + wanted.get(digest, 0) - here)
+        if why := refusal(self.quotas, namespace, taken, coming, "these copies"):
+            raise NoSpace(why)
 
     def held_bytes(self, namespace: str) -> int:
         """Bytes of all copies of a namespace's models; a copy under way counts as a whole one."""

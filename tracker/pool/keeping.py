@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable
 from math import inf
 
 import msgspec
@@ -12,7 +12,6 @@ from p2pcache.core.coordinator.settings import MAX_BYTES
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
-from p2pcache.core.pool.namespace_quotas import refusal
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.core.protocol.keep_orders import (
@@ -23,11 +22,12 @@ from p2pcache.core.protocol.keep_orders import (
     split,
 )
 from p2pcache.core.protocol.messages import ToAgent, unfit_text
-from p2pcache.errors import NoSpace, NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
 from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.pool.admission import Admission
 from p2pcache.tracker.pool.repair_notes import RepairNotes
 from p2pcache.tracker.pool.requests import (
     DrainRequest,
@@ -59,8 +59,8 @@ class Keeping:
         catalog: Catalog,
         clock: Clock,
         *,
+        admission: Admission,
         grace_s: float = GRACE_S,
-        quotas: Mapping[str, int] | None = None,
     ) -> None:
         """Nothing is read or sent yet.
 
@@ -68,8 +68,8 @@ class Keeping:
             tracking: what the members have.
             catalog: the origin.
             clock: of deadlines.
+            admission: of copies, under the quotas of their namespaces.
             grace_s: after a node fell silent, until its parts are made again.
-            quotas: bytes of all copies, by namespace.
         """
         self.send_to: Callable[[int, ToAgent], bool] = lambda _node, _message: False
         """Sends a member a message; False: it isn't connected."""
@@ -79,7 +79,7 @@ class Keeping:
         self.keeper = Keeper(clock.now(), grace_s=grace_s)
         self._tracking = tracking
         self._catalog = catalog
-        self._quotas = quotas or {}
+        self._admission = admission
         self._clock = clock
         self._turn = asyncio.Lock()
         self._reports: deque[tuple[NodeId, KeptReport]] = deque(maxlen=MAX_REPORTS)
@@ -129,7 +129,7 @@ class Keeping:
             await self._need_read()
             if not wanted.lasts and ref not in self.wishes.keeps:
                 raise NotFound(f"{ref.short} isn't kept; `p2pcache keep --list` shows what is")
-            if wanted.lasts and ref.namespace in self._quotas:
+            if wanted.lasts and ref.namespace in self._admission.quotas:
                 await self._need_quota(ref, wanted)
             await self.wishes.change_keep(
                 ref,
@@ -228,7 +228,8 @@ class Keeping:
         state = (
             "kept" if not progress.missing_bytes and progress.target
             else "waiting" if progress.waits
-            else "no room" if progress.missing_places or not progress.target
+            else "no nodes" if not progress.target
+            else "no room" if progress.missing_places
             else "arriving"
         )  # fmt: skip
         return row | {
@@ -355,14 +356,13 @@ class Keeping:
             raise Unreachable("this tracker may not be the active one any more; try again")
 
     async def _need_quota(self, ref: Ref, wanted: KeepRecord) -> None:
-        others = sum(
-            self._copies(record) * self.wishes.sizes.get(self.wishes.digests.get(other, ""), 0)
-            for other, record in self.wishes.keeps.items()
-            if other.namespace == ref.namespace and other != ref
-        )
-        coming = self._copies(wanted) * await self.wishes.size_of(ref)
-        if why := refusal(self._quotas, ref.namespace, others, coming):
-            raise NoSpace(why)
+        digest, size = await self.wishes.meant_by(ref)
+        others = Counter[str]()
+        for other, record in self.wishes.keeps.items():
+            if other.namespace == ref.namespace and other != ref:
+                known = self.wishes.digests.get(other, "")
+                others[known] += self._copies(record) * self.wishes.sizes.get(known, 0)
+        self._admission.admit_kept(ref.namespace, digest, self._copies(wanted) * size, others)
 
     def _copies(self, record: KeepRecord) -> int:
         chosen = Selector.parse(record.nodes)

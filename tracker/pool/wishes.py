@@ -110,13 +110,13 @@ class Wishes:
         self.troubles.pop(ref, None)
         return digest
 
-    async def size_of(self, ref: Ref) -> int:
-        """Bytes of the model that a name means now, each distinct one once."""
+    async def meant_by(self, ref: Ref) -> tuple[str, int]:
+        """The model that a name means now: its manifest's digest, and its bytes, each distinct one once."""
         digest = (await self._catalog.tag(ref)).digest
         if digest not in self.sizes:
             encoded = await self._catalog.manifest(digest)
-            return sum(await pools.WORK.run(_run_bytes, encoded, digest))
-        return self.sizes[digest]
+            return digest, sum(await pools.WORK.run(_run_bytes, encoded, digest))
+        return digest, self.sizes[digest]
 
     async def change_keep(self, ref: Ref, change: Callable[[KeepRecord], KeepRecord]) -> None:
         """Write how a model is to be kept; `change` makes it of what is there, all but generation and time."""

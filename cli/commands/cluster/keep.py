@@ -11,7 +11,7 @@ from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.http.client import AgentClient, Json
@@ -81,7 +81,7 @@ def keep(
         if as_json:
             emit_document({"ref": str(wanted), "off": True})
         else:
-            emit(f"{wanted} isn't kept any more; nodes delete their parts of it")
+            emit(f"{wanted} isn't kept any more; nodes let go what was brought for it")
         return
     if given or nodes:
         row = client.keep(
@@ -125,11 +125,19 @@ def _show_all(told: Json, *, as_json: bool) -> None:
 
 def _show(row: dict[str, Any]) -> None:
     emit(clean(f"{':'.join(_written(row))}: {row.get('wish')}: {row.get('state')}"))
-    emit(f"copies   {copies_of(row)} on {row.get('holders', 0)} nodes")
+    emit(f"copies   {copies_of(row)} on {counted(row.get('holders', 0), 'node')}")
     if row.get("missing_bytes"):
         emit(f"missing  {format_bytes(row['missing_bytes'])} of copies that are to be made")
-    if row.get("missing_places"):
-        emit(f"         no node has room for {row['missing_places']} parts of it")
+    if row.get("missing_places") and row.get("state") == "no room":
+        emit(
+            f"         {counted(row['missing_places'], 'part')} of it for which no further node has room"
+        )
+    if row.get("state") == "no nodes":
+        emit(
+            f"         no node is {row['nodes']} now"
+            if row.get("nodes")
+            else "         no node is here"
+        )
     for refused in row.get("refused", ()):
         who = refused.get("name") or refused.get("node")
         emit(clean(f"refused  {who}: {refused.get('why')} {refused.get('detail', '')}".rstrip()))

@@ -31,21 +31,24 @@ def parse_quotas(text: str) -> dict[str, int]:
     return found
 
 
-def refusal(quotas: Mapping[str, int], namespace: str, held_bytes: int, coming_bytes: int) -> str:
+def refusal(
+    quotas: Mapping[str, int], namespace: str, held_bytes: int, coming_bytes: int, what: str = "this copy"
+) -> str:  # fmt: skip
     """Why a copy may not come, for people; "": it may.
 
     Args:
         quotas: bytes by namespace; one that isn't named has none.
         namespace: of the model.
         held_bytes: of all copies of the namespace's models, with those under way.
-        coming_bytes: of the new copy.
+        coming_bytes: of the new copy; 0: nothing comes.
+        what: comes, in words.
     """
     quota = quotas.get(namespace)
-    if quota is None or held_bytes + coming_bytes <= quota:
+    if quota is None or not coming_bytes or held_bytes + coming_bytes <= quota:
         return ""
     return (
         f"the quota of namespace {namespace} is {format_bytes(quota)} in the whole pool: its models take "
-        f"{format_bytes(held_bytes)}, and this copy would take {format_bytes(coming_bytes)} more; remove copies "
+        f"{format_bytes(held_bytes)}, and {what} would take {format_bytes(coming_bytes)} more; remove copies "
         "(`p2pcache ls --cluster`, then `p2pcache rm` or `p2pcache evict` on their nodes), or raise namespace_quotas "
         "at the tracker"
     )

@@ -276,3 +276,31 @@ async def test_what_is_kept_of_a_namespace_stays_within_its_quota(tmp_path: Path
             await say(a, "keep", ref=str(OTHER), everywhere=True)
         await say(a, "keep", ref=NAME, copies=1)
         await say(a, "keep", ref=str(OTHER), everywhere=True)
+
+
+async def test_copies_that_clients_pulled_count_in_the_quota_of_a_keep(tmp_path: Path) -> None:
+    """A namespace at its quota could keep as much again."""
+
+    class Puller(Keeper):
+        def state(self, digest: str) -> m.SwarmState:
+            said = super().state(digest)
+            return msgspec.structs.replace(said, label=NAME, total_bytes=5)
+
+    digest, _ = publish(tmp_path, files=FILES)
+    publish(tmp_path, files=FILES + 1, ref=OTHER)
+    a, b = Puller(1), Puller(2)
+    for each in (a, b):
+        each.runs[digest] = each.have[digest] = 1
+    async with tracker(tmp_path, namespace_quotas="team=12B") as one, members(one, a, b):
+        with pytest.raises(NoSpace, match=r"its models take 10 B, and these copies would take 5 B"):
+            await say(a, "keep", ref=str(OTHER), copies=1)
+        assert (await say(a, "keep", ref=NAME, copies=2))["target"] == 2, "they are there already"
+
+
+async def test_a_selector_that_chooses_nobody_is_told_as_such(tmp_path: Path) -> None:
+    """It was said that there is no room."""
+    publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        told = await say(a, "keep", ref=NAME, everywhere=True, nodes="gpu=none")
+        assert (told["state"], told["target"]) == ("no nodes", 0)

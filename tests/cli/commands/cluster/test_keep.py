@@ -44,7 +44,6 @@ def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any
         "team/a:v1: copies 2: arriving",
         "copies   1/2 on 8 nodes",
         "missing  500 MB of copies that are to be made",
-        "         no node has room for 3 parts of it",
         "refused  n1: no_space the disk?[31m is full",
         "repair   goes on since 10s, 1.00 GB moved until now",
         "repaired 1m00s ago, 2.00 GB moved in 30s",
@@ -101,3 +100,13 @@ def test_drain_and_undo(agent: FakeAgent, run: Run) -> None:
     assert json.loads(agent.bodies[-1]) == {"node": "n1", "undo": True}
     agent.document("GET /v1/nodes", {"nodes": [{"node": "00ab", "drain": "drained"}]})
     assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[2] == "drained"
+
+
+@pytest.mark.parametrize(("more", "line"), [
+    ({"state": "no room"}, "         3 parts of it for which no further node has room"),
+    ({"state": "no nodes", "nodes": "gpu=h100"}, "         no node is gpu=h100 now"),
+])  # fmt: skip
+def test_what_is_in_the_way(agent: FakeAgent, run: Run, more: dict[str, Any], line: str) -> None:
+    agent.document("POST /v1/keeps", ROW | more)
+    told = run("keep", "team/a:v1", "--copies", "2", "--agent", agent.address)
+    assert line in told.stdout.splitlines()
