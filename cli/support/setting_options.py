@@ -43,6 +43,7 @@ def setting_options(
                     else []
                 )
                 kind_of = WordsType(words) if words else PATH_TYPES.get(word)
+                word = f"[{'|'.join(words)}]" if words else word
                 several = field.name in config.LISTS
                 option = click.option(
                     flag, default=None, metavar=word, type=kind_of, help=text,
