@@ -16,62 +16,16 @@ is neither leased nor urgent.
 """
 
 from collections.abc import Iterator
-from enum import StrEnum
 
 from p2pcache.core import bitset
 from p2pcache.ids import RunIndex, RunSet
-
-
-class RunState(StrEnum):
-    """Where a run stands."""
-
-    MISSING = "missing"  # not here, and nothing is under way
-    REQUESTED = "requested"  # of a neighbour, or of two
-    FETCHING = "fetching"  # being read from the origin
-    RACING = "racing"  # requested and fetching: the first to end wins
-    PROVED = "proved"  # every chunk has the digest of the manifest
-
-
-class RunEvent(StrEnum):
-    """What moves a run to another state; each one is a method of `RunStates`."""
-
-    REQUEST = "request"
-    END_REQUEST = "end_request"  # the last one for this run
-    FETCH = "fetch"
-    END_FETCH = "end_fetch"
-    PROVE = "set_proved"
-    LOSE = "set_lost"
-
-
-TRANSITIONS: dict[RunEvent, dict[RunState, RunState]] = {
-    RunEvent.REQUEST: {
-        RunState.MISSING: RunState.REQUESTED,
-        RunState.REQUESTED: RunState.REQUESTED,
-        RunState.FETCHING: RunState.RACING,
-        RunState.RACING: RunState.RACING,
-    },
-    RunEvent.END_REQUEST: {
-        RunState.REQUESTED: RunState.MISSING,
-        RunState.RACING: RunState.FETCHING,
-    },
-    RunEvent.FETCH: {
-        RunState.MISSING: RunState.FETCHING,
-        RunState.REQUESTED: RunState.RACING,
-    },
-    RunEvent.END_FETCH: {
-        RunState.FETCHING: RunState.MISSING,
-        RunState.RACING: RunState.REQUESTED,
-    },
-    RunEvent.PROVE: dict.fromkeys(RunState, RunState.PROVED),
-    RunEvent.LOSE: {RunState.PROVED: RunState.MISSING},
-}
 
 
 class RunStates:
     """One run set for each state and each flag, so that a decision about all runs is a few operations on integers.
 
     `missing` is all that isn't proved. A run of it that is neither in `requested` nor in `fetching` is in the state
-    MISSING; one that is in both is RACING.
+    *missing*; one that is in both is *racing*.
 
     Invariants (`check`): `have` and `missing` are a partition of `full`; what is requested, fetching, leased or urgent
     is missing; what is urgent is wanted.
@@ -95,17 +49,6 @@ class RunStates:
         self.urgent: RunSet = 0  # a loader waits for them
         self.wanted: RunSet = self.full  # to be got; the others are served if they are here
 
-    def state(self, run: RunIndex) -> RunState:
-        """The state of one run, for people and tests."""
-        if self.have >> run & 1:
-            return RunState.PROVED
-        requested, fetching = self.requested >> run & 1, self.fetching >> run & 1
-        if requested and fetching:
-            return RunState.RACING
-        if requested:
-            return RunState.REQUESTED
-        return RunState.FETCHING if fetching else RunState.MISSING
-
     @property
     def needed(self) -> RunSet:
         """Runs that are still to be got: wanted and missing."""
@@ -126,7 +69,7 @@ class RunStates:
         yield from bitset.members(runs & self.urgent)
         yield from bitset.members(runs & ~self.urgent)
 
-    # -- events: see `TRANSITIONS` ------------------------------------------------------------
+    # -- events: see the table above -----------------------------------------------------------
 
     def request(self, runs: RunSet) -> None:
         """A neighbour is asked for these missing runs."""
