@@ -46,9 +46,6 @@ class Deliveries:
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}
-        # Nodes that sent us a run since they were doubted last: a new connection is worth one more try.
-        self._proven: set[NodeId] = set()
-        self._owing: set[NodeId] = set()  # doubted, and nothing came since
         self._review_at = 0.0
         self.doubted: list[NodeId] = []  # since the owner has read it
         self.believed: list[NodeId] = []  # since the owner has read it
@@ -60,10 +57,7 @@ class Deliveries:
 
     def on_connected(self, peer: Peer) -> None:
         """A neighbour connected, perhaps one that we know."""
-        if peer.node in self._proven:
-            self._proven.discard(peer.node)
-            self.in_vain.discard(peer.node)
-        elif peer.node in self.in_vain:
+        if peer.node in self.in_vain:
             self._book.doubt(peer)
             self.doubted.append(peer.node)
         elif self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
@@ -72,12 +66,9 @@ class Deliveries:
     def on_run(self, peer: Peer) -> None:
         """A run came from a neighbour."""
         self._broken.pop(peer.node, None)
-        self._proven.add(peer.node)
         if not peer.delivers:
             self.in_vain.discard(peer.node)
             self._book.believe(peer)
-        if peer.node in self._owing:
-            self._owing.discard(peer.node)
             self.believed.append(peer.node)
 
     def on_failure(self, peer: Peer, outcome: Outcome) -> None:
@@ -123,7 +114,6 @@ class Deliveries:
             self._book.doubt(peer)
             self._requests.make_probes(peer)
             self.in_vain.add(peer.node)
-            self._owing.add(peer.node)
             self.doubted.append(peer.node)
 
     def check(self) -> None:

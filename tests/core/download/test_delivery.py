@@ -67,15 +67,17 @@ def test_a_doubted_neighbour_that_never_sent_a_run_stays_doubted_on_a_new_connec
     assert not desk.s.view(desk.now).peers[0].delivers
 
 
-def test_a_neighbour_that_sent_a_run_before_is_believed_once_more_on_a_new_connection() -> None:
+def test_a_neighbour_that_sent_a_run_before_delivers_one_on_a_new_connection_first() -> None:
     desk = Desk()
     desk.up()
     first, second, *_ = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
     desk.do(RequestEnded(first.request, Outcome.DONE))
     desk.do(RequestEnded(second.request, Outcome.STALLED))
     desk.do(PeerLeft(HUNG))
-    desk.do(PeerJoined(HUNG, desk.full))
+    (probe,) = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
+    desk.do(RequestEnded(probe.request, Outcome.DONE))
     assert desk.s.view(desk.now).peers[0].delivers
+    assert Stuck(0, recovered=(HUNG,)) in desk.out
 
 
 def test_connections_that_end_whenever_something_is_asked_count_like_a_stall() -> None:
