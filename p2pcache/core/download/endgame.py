@@ -7,7 +7,7 @@ from random import Random
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.request_limits import RequestLimits
-from p2pcache.core.download.settings import ANYWHERE, NOT_YET
+from p2pcache.core.download.settings import ANYWHERE, NOT_YET, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -15,7 +15,7 @@ from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.ids import RunIndex, RunSet
+from p2pcache.ids import RunIndex
 
 
 class Endgame:
@@ -37,7 +37,6 @@ class Endgame:
         self._timing = timing
         self._settings = settings
         self._dice = dice
-        self.overdue: RunSet = 0  # runs that deserve a duplicate, but no other neighbour has them
         self.deadline = math.inf  # of the next duplicate, as of the last `candidates`
 
     def patience_s(self, peer: Peer | None) -> float:
@@ -59,7 +58,7 @@ class Endgame:
             readings: our reads of the origin.
             now: seconds.
         """
-        self.overdue, self.deadline = 0, math.inf
+        self.deadline = math.inf
         times = NOT_YET if self._states.free else 1
         in_flight: list[PeerRequest | Reading] = [*self._requests.by_number.values()]
         if self._states.fetching & self._book.rarity.held:
@@ -76,21 +75,20 @@ class Endgame:
             if now < since + limit_s:
                 self.deadline = min(self.deadline, since + limit_s)
                 continue
-            anywhere_at = since + ANYWHERE * limit_s
-            choice = self._other_peer(one.run, first, now, anywhere=now >= anywhere_at)
-            if choice.peer is not None:
-                yield one, choice.peer
+            other = self._other_peer(
+                one.run, first, now, anywhere=now >= since + ANYWHERE * limit_s
+            )
+            if other is not None:
+                yield one, other
                 continue
-            self.deadline = min(self.deadline, choice.retry_at)
-            if self._book.has_boundaries and now < anywhere_at:
-                self.deadline = min(self.deadline, anywhere_at)
-            self.overdue |= 1 << one.run
+            # Nobody else can be asked now. The next have batch may change that.
+            self.deadline = min(self.deadline, now + REVIEW_S)
 
     def _other_peer(
         self, run: RunIndex, first: Peer | None, now: float, *, anywhere: bool
-    ) -> piece_picker.PeerChoice:
+    ) -> Peer | None:
         others = [p for p in self._book.peers.values() if p is not first and p.delivers]
         return piece_picker.choose_peer(
             others, 1 << run, now, self._limits.per_peer, self._dice,
             EVERYWHERE if anywhere else WITHIN,
-        )  # fmt: skip
+        ).peer  # fmt: skip

@@ -157,8 +157,6 @@ class Requester:
             now: seconds.
             out: commands are added here.
         """
-        if runs & self._endgame.overdue:
-            self.deadline = now
         if peer.free_at > now:
             self.deadline = min(self.deadline, peer.free_at)
             return
