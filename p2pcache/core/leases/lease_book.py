@@ -281,9 +281,10 @@ class LeaseBook:
 
     @property
     def at_once(self) -> int:
-        """How many leases may be in flight: at first few, so that there is soon something to spread."""
-        few, done = self._settings.in_flight, self.ends["done"]
-        return min(self.readers.at_once, few + done) if done < few else self.readers.at_once
+        """How many leases may be in flight: few until the first has ended, since all of them end together."""
+        if self.readers.concurrency.measured:
+            return self.readers.at_once
+        return self._settings.in_flight
 
     def _may_grant(self, now: float) -> bool:
         count = self._in_flight(now)

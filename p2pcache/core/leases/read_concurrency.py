@@ -28,8 +28,9 @@ class ReadConcurrency:
 
     `least` reads never crowd one another out, nor do as many as the link brings while one flows alone: storage may
     limit each connection. `WAIT_RATIO` times as many more run as the link brings while a read waits. The link's rate is
-    taken over the time in which bytes flow. And never do more run than `MOST_TIMES` as many as if reads waited for the
-    shortest time that was seen: where storage serves one read after the other, more only wait longer.
+    taken over the time in which bytes flow; the first read that ends tells it roughly. And never do more run than
+    `MOST_TIMES` as many as if reads waited for the shortest time that was seen: where storage serves one read after
+    the other, more only wait longer.
 
     Reads beyond `least` begin one after the other. Those that begin together end together, and nothing
     flows while all of them wait (pacing and gains as in BBR: Cardwell and others 2016).
@@ -55,10 +56,15 @@ class ReadConcurrency:
         self._sample = _Sample()
         self._ended_at = -inf  # the last read
 
+    @property
+    def measured(self) -> bool:
+        """Whether a read has told what the way holds."""
+        return self._link_rate > 0.0
+
     def set_least(self, least: int) -> None:
         """Another number of reads at once never crowds one another out."""
         self.least = min(least, self.most)
-        if self._link_rate:
+        if self.measured:
             pays = self._held(self._least_wait_s)
             self.limit = min(self.most, round(min(self._held(self._wait_s), MOST_TIMES * pays)))
         else:
@@ -89,8 +95,11 @@ class ReadConcurrency:
         one.busy_s += now - max(now - flow_s, self._ended_at)
         self._ended_at = now
         one.under_way = max(one.under_way, under_way)
-        if one.reads >= max(self.limit, one.under_way):
+        whole = one.reads >= max(self.limit, one.under_way)
+        # The first read tells it roughly: no more than the link brings, as others shared it.
+        if whole or not self.measured:
             self._measure(one)
+        if whole:
             self._sample = _Sample()
 
     def _measure(self, one: _Sample) -> None:

@@ -238,10 +238,7 @@ class OriginReader:
     @property
     def credit(self) -> int:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
-        if self.halted or not self._mine.needed:
-            return 0
-        known = self._by_itself.known_reads
-        return known if known < self._settings.origin_fetches else self._concurrency.most
+        return 0 if self.halted or not self._mine.needed else self._concurrency.most
 
     def alone(self, now: float) -> bool:
         """Whether this node decides by itself what to read."""

@@ -8,14 +8,14 @@ from p2pcache.core.origin.owners import OriginOwners, Plan, patience
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
     BEYOND_RATIO,
-    CREDIT_PER_READ,
     FILL_A_LINK,
-    FIRST_CREDIT,
+    FIRST_READS,
     HEAR_S,
     KNOWLEDGE_RATIO,
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
+    MORE_PER_READ,
     MOST_UNDER_WAY,
     RECENT_READS,
     REST_MAX_S,
@@ -221,7 +221,7 @@ class WithoutTracker:
     @property
     def known_reads(self) -> int:
         """Reads at once that a node may begin after those that it has finished: few for the first run to come soon."""
-        return FIRST_CREDIT + CREDIT_PER_READ * self.reads
+        return FIRST_READS + MORE_PER_READ * self.reads
 
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way.

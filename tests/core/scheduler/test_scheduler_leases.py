@@ -42,18 +42,6 @@ def test_never_more_reads_than_the_credit() -> None:
     assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == most
 
 
-def test_the_first_leases_of_a_storm_are_few_and_then_the_tracker_decides() -> None:
-    desk = Desk(runs=1000)
-    desk.up()
-    told = [desk.s.credit]
-    desk.do(LeaseGranted(desk.full, 5))
-    for number in list(desk.s._origin.readings._by_number)[:8]:
-        desk.do(FetchEnded(number, Outcome.DONE))
-        told.append(desk.s.credit)
-    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
-    assert told == [1, 3, 5, 7, *[most] * 5]
-
-
 @pytest.mark.parametrize(
     ("outcome", "report"),
     [
