@@ -240,7 +240,7 @@ class LeaseBook:
             record = self._choice.choose(run, self.free.bit_count(), again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
-                self.readers.concurrency.on_begun(self._in_flight(now), now)
+                self.readers.concurrency.on_begun(len(self.leases), now)
                 self.granted += 1
                 given.setdefault(record.node, []).append(run)
             elif self.readers.choosy or again:  # readers with room may want others only, or have it
@@ -248,7 +248,7 @@ class LeaseBook:
                 skipped += 1
             else:
                 break
-        self._paced = self._in_flight(now) < self.at_once and not self._may_grant(now)
+        self._paced = len(self.leases) < self.at_once and not self._may_grant(now)
         return given
 
     def next_wakeup(self, *, grants: bool = True) -> float | None:
@@ -287,12 +287,8 @@ class LeaseBook:
         return self._settings.in_flight
 
     def _may_grant(self, now: float) -> bool:
-        count = self._in_flight(now)
+        count = len(self.leases)
         return count < self.at_once and self.readers.concurrency.may_begin(count, now)
-
-    def _in_flight(self, now: float) -> int:
-        """Leases that count: a few that drag on don't keep the others waiting."""
-        return len(self.leases) - self.readers.count_dragging(self.leases.values(), now)
 
     def _note(self, runs: RunSet, word: str, now: float) -> None:
         """Log what happened to runs; of more than the log holds, to the first ones."""

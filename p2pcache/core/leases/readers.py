@@ -1,20 +1,17 @@
 """The nodes that work on leases: their credit, what they read, when they rest, and whether others get at them."""
 
 import random
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import takewhile
 from math import inf
 from operator import or_
 
 from p2pcache.core import backoff
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.leases.settings import (
-    DRAGGING_TIMES,
     FIRST_REST_S,
     LAST_REST_S,
-    SLOW_READER,
 )
 from p2pcache.core.leases.slow_readers import SlowReaders
 from p2pcache.core.membership.member_record import MemberRecord, Reach
@@ -166,14 +163,6 @@ class Readers:
             return inf
         usual_s = self.slow_readers.usual_among_s(in_flight)
         return max(LEAST_PATIENCE_S, self._settings.stuck_factor * usual_s)
-
-    def count_dragging(self, leases: Collection[Lease], now: float) -> int:
-        """How many leases drag on far beyond the usual time, a few at most; `leases`: all, the oldest first."""
-        if not self.slow_readers.measured:
-            return 0
-        late = now - DRAGGING_TIMES * self.slow_readers.usual_among_s(len(leases))
-        dragging = sum(1 for _ in takewhile(lambda one: one.since < late, leases))
-        return min(dragging, int(SLOW_READER.max_share * self.at_once))
 
     # -- whether others get at them ----------------------------------------------------------------
 

@@ -29,8 +29,6 @@ FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
 HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that node any longer
 
-# -- leases that drag on --
-DRAGGING_TIMES = 2.0  # usual read times after which a lease makes room for another
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --
