@@ -171,11 +171,6 @@ class Roster:
         """The racks that have members which aren't banned."""
         return self._racks.keys()
 
-    def place(self, node: NodeId) -> Place:
-        """A member's site and rack; two empty texts for a node that has left."""
-        record = self.members.get(node)
-        return record.place if record is not None else ("", "")
-
     def seated(self, place: Place) -> tuple[NodeId, ...]:
         """Which nodes bring which runs into a rack that has members (`core.racks.bridge_slots`).
 

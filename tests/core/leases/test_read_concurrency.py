@@ -167,7 +167,5 @@ def test_the_limit_stays_within_its_bounds(
 
 def test_the_first_read_tells_roughly_what_the_way_holds() -> None:
     at_once = ReadConcurrency(LEAST, MOST)
-    assert not at_once.measured
     at_once.on_read_done(0.021, LEAST, 4 * RUN_S, 0.021)
-    assert at_once.measured
     assert at_once.limit == LEAST + 8, "twice what a fourth of the link brings in 17 ms"

@@ -153,6 +153,6 @@ def test_holders_of_parts_in_the_same_rack_come_first() -> None:
     roster = entered(100, 8, parts, racks=2)
     record = roster.members[99]
     holders = holders_of_parts(record, 0b1111, (), range(99), roster.members)
-    places = [roster.place(node) for node in holders]
+    places = [roster.members[node].place for node in holders]
     assert places[:2] == [record.place] * 2, "this rack has runs 1 and 3"
     assert len(holders) == 4
