@@ -32,8 +32,10 @@ WRONG_KEPT = (
 )
 
 
-# Seconds between two wake-ups of the loop for runs in the middle of a request: as have batches are collected.
-TELL_S = SwarmSettings().have_interval_s
+# Seconds between two looks of the loop for runs in the middle of a request, which only a node alone has: no other node
+# waits to hear of them, and clients are shown four figures a second. A thread that woke the loop would hold the
+# interpreter's lock meanwhile, and all others would wait for it.
+LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class OriginReads:
         self._threads = Threads(ORIGIN_THREADS, name="origin")
         self._reading = 0
         self._ends: deque[Callable[[], None]] = deque()  # of reads; the loop hasn't heard of them
-        self._told_at = 0.0  # when the loop was woken for them last, by `time.monotonic`
+        self._look: asyncio.TimerHandle | None = None  # runs while a request of several runs does
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
@@ -104,7 +106,6 @@ class OriginReads:
                 one.end(Outcome.UNAVAILABLE)
             return
         by_index = {one.run: one for one in runs}
-        loop = asyncio.get_running_loop()
         wrong: dict[RunIndex, str] = {}
         trouble: list[P2PCacheError] = []
 
@@ -118,8 +119,6 @@ class OriginReads:
                     layout.digest, by_index[run], outcome, wrong.get(run, ""), why, flow_s
                 )
             )
-            if run != runs[-1].run:  # the end of the request wakes the loop by itself
-                self._tell(loop)
 
         def read() -> None:
             fetch_runs(
@@ -130,6 +129,8 @@ class OriginReads:
             )  # fmt: skip
 
         self._begin()
+        if len(runs) > 1 and self._look is None:
+            self._look_later()
         try:
             await self._threads.run(read)
         except NotAllowed as error:  # no thread to read with
@@ -139,13 +140,14 @@ class OriginReads:
             self._end()
             self._deliver()
 
-    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop hear of ends; called on threads. Quick reads of small runs would wake it all the time."""
-        now = time.monotonic()
-        if now >= self._told_at + TELL_S:
-            self._told_at = now
-            with contextlib.suppress(RuntimeError):  # the loop is closed: the daemon has ended
-                loop.call_soon_threadsafe(self._deliver)
+    def _look_later(self) -> None:
+        self._look = asyncio.get_running_loop().call_later(LOOK_S, self._look_now)
+
+    def _look_now(self) -> None:
+        self._look = None
+        self._deliver()
+        if self._reading:
+            self._look_later()
 
     def _deliver(self) -> None:
         while self._ends:

@@ -47,7 +47,6 @@ async def test_the_origin_rests_once_nothing_was_read_for_a_while(
 async def test_a_request_of_many_runs_wakes_the_loop_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(origin_reads, "TELL_S", 60.0)
     (tmp_path / "origin").mkdir()
     origin = FileOrigin((tmp_path / "origin").as_uri())
     model = Model({"weights.bin": random.Random(5).randbytes(3_000_000)})
@@ -55,7 +54,6 @@ async def test_a_request_of_many_runs_wakes_the_loop_once(
     store = open_store(tmp_path / "cache")
     reads = OriginReads(0, TokenBucket())
     reads.repo = OriginRepo(Retrying(origin, RetryPolicy(0)))
-    reads._told_at = float("inf")  # just now
     loop = asyncio.get_running_loop()
     woken: list[object] = []
     wake = loop.call_soon_threadsafe
@@ -77,3 +75,34 @@ async def test_a_request_of_many_runs_wakes_the_loop_once(
     assert ended == [(run, Outcome.DONE) for run in range(model.layout.run_count)]
     assert len(ended) > 8
     assert len(woken) == 1
+
+
+async def test_the_loop_hears_of_runs_in_the_middle_of_a_long_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go = threading.Event()
+
+    def slow(_blobs: object, _layout: object, _store: object, runs: list[int], **more: Any) -> None:
+        more["on_ended"](runs[0], Outcome.DONE)
+        let_go.wait(60)
+        more["on_ended"](runs[1], Outcome.DONE)
+
+    monkeypatch.setattr(origin_reads, "fetch_runs", slow)
+    (tmp_path / "origin").mkdir()
+    model = Model(FILES)
+    store = open_store(tmp_path / "cache")
+    reads = OriginReads(0, TokenBucket())
+    reads.repo = OriginRepo(Retrying(FileOrigin((tmp_path / "origin").as_uri()), RetryPolicy(0)))
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    both = [
+        LeasedRun(run, threading.Event(), lambda *_, run=run: heard.put_nowait(run))
+        for run in (0, 1)
+    ]
+    target = model.add(store)
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        work = group.create_task(reads.read(model.layout, target, both))
+        assert await heard.get() == 0
+        assert not work.done()
+        let_go.set()
+    store.close()
+    assert heard.get_nowait() == 1
