@@ -48,19 +48,13 @@ class Candidate(NamedTuple):
     """One model of the cache."""
 
     digest: str
-    blobs: Mapping[str, int]  # bytes of disk of each of its blobs, which other models may need, too
+    # Bytes of disk of each of its blobs that other models need, too; those of the rest together, under its own digest.
+    blobs: Mapping[str, int]
     uses: Uses
     cost: float  # of a byte of it, when it is fetched again
     kept: str = ""  # why it must not go, for people; "": it may
     ordered_bytes: int = 0  # beside those of `blobs`: they stay even if it goes
     last_copy: bool = False  # no other node is known to have all of it that is here
-
-    def but(self, ordered: Mapping[str, int]) -> "Candidate":
-        """The same without bytes of its blobs that are ordered to be here."""
-        if not ordered:
-            return self
-        rest = {blob: max(0, size - ordered.get(blob, 0)) for blob, size in self.blobs.items()}
-        return self._replace(blobs=rest, ordered_bytes=sum(ordered.values()))
 
     @property
     def value(self) -> float:

@@ -41,6 +41,7 @@ class BlobPool:
         self.files = FileCache()
         self.proofs = records.proofs()
         self.before_demote: Callable[[str], None] = lambda _blob: None
+        self.lost = 0  # how many published blobs that models need were lost, or became partial
         self._known: dict[str, BlobFile] = {}
         # A file with a proof record isn't looked at: that is done before its bytes are believed.
         here = set(_entries(folders.blobs))
@@ -96,6 +97,7 @@ class BlobPool:
         """`blobs/<hex>` lost its name, and a copy of it is `partial/<hex>`. Under the lock."""
         self.files.drop(blob.id)
         self._published.pop(blob.id, None)
+        self.lost += 1
         self._partial[blob.id] = blob.size
         blob.published, blob.made = False, blob.made + 1
         self.changed.notify_all()
@@ -170,6 +172,7 @@ class BlobPool:
                 info = os.stat(blob_id, dir_fd=self.folders.blobs, follow_symlinks=False)
             except FileNotFoundError:
                 self._published.pop(blob_id)
+                self.lost += 1
                 blob.published = blob.on_disk = False
                 return blob
             if self.proofs.get(blob_id) == proof_of(blob_id, info) and info.st_size == blob.size:
@@ -297,6 +300,7 @@ class BlobPool:
         """A blob's file is gone: forget all that was proved of it. Under the lock."""
         self.disk.unlink(self.folders.partial, f"{blob.id}.have")
         self._published.pop(blob.id, None)
+        self.lost += 1
         blob.published = blob.on_disk = False
         blob.allocated = 0
         blob.lose(range(len(blob.bits)))
@@ -320,7 +324,7 @@ class BlobPool:
         return 0
 
     def delete_files(self, blob_id: str) -> int:
-        """Delete a blob's files; returns the bytes of disk that this frees."""
+        """Delete the files of a blob that no model needs; returns the bytes of disk that this frees."""
         freed, unseen = 0, list[str]()
         with self.lock:
             self.files.drop(blob_id)

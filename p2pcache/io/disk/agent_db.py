@@ -5,7 +5,8 @@ without a proof record is hashed again before it's believed. Only the history wo
 """
 
 import json
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from os import stat_result
 from pathlib import Path
@@ -16,6 +17,7 @@ from p2pcache.core.pool import eviction
 from p2pcache.core.pool.eviction import Uses
 from p2pcache.errors import NoSpace
 from p2pcache.ids import Ref
+from p2pcache.io.disk.blob_needs import BlobNeeds
 from p2pcache.io.disk.claims import ClaimRecords
 from p2pcache.io.disk.reserve_file import Spare
 
@@ -142,8 +144,10 @@ class Records(ClaimRecords):
     def __init__(self, path: Path, spare: Spare | None = None) -> None:
         """Open or create the database; arguments and errors are those of `SqliteFile`."""
         super().__init__(path, _SCHEMAS, spare)
-        # The table model_blobs, once it was read: to read a large one takes longer than `ls` may.
-        self._needs: dict[str, dict[str, int]] | None = None
+        # The table model_blobs, once it was read: to read a large one takes longer than `ls` may. Who changes the table
+        # holds the lock, so that a first reading misses nothing.
+        self._needs: BlobNeeds | None = None
+        self._needs_lock = threading.Lock()
 
     # -- tags ------------------------------------------------------------------------------------
 
@@ -179,6 +183,14 @@ class Records(ClaimRecords):
         """Every tag with its digest."""
         return self._named("tags")
 
+    def tags_of(self, digest: str) -> list[Ref]:
+        """The tags of one model: a cache has thousands of others."""
+        return [ref for ref, _ in self._named("tags where digest=?", digest)]
+
+    def asked_of(self, digest: str) -> list[Ref]:
+        """The tags by which one model was pulled, in pulls that were interrupted; without tags that are set."""
+        return [ref for ref, _ in self._named(_UNSET_OF, digest)]
+
     def set_asked(self, key: tuple[str, str, str], digest: str) -> None:
         """Record the tag by which a model is pulled, until the tag is set."""
         with self._write() as db:
@@ -188,30 +200,34 @@ class Records(ClaimRecords):
         """Tags of interrupted pulls with the digest that each meant."""
         return self._named("asked")
 
-    def _named(self, table: str) -> list[tuple[Ref, str]]:
-        rows = self._all(f"select namespace, name, tag, digest from {table}")  # noqa: S608  table names are ours
+    def _named(self, source: str, *values: str) -> list[tuple[Ref, str]]:
+        rows = self._all(f"select namespace, name, tag, digest from {source}", values)  # noqa: S608  sources are ours
         return [(Ref(str(a), str(b), str(c)), str(d)) for a, b, c, d in rows]
 
     # -- models ----------------------------------------------------------------------------------
 
     def add_model(self, row: ModelRow, blobs: Iterable[tuple[str, int]]) -> None:
         """Remember a model and which blobs (id, size) it needs; its earlier uses stay."""
-        with self._write() as db:
-            db.execute(_ADD_MODEL, row)
-            db.execute("delete from model_blobs where digest=?", (row.digest,))
-            needs = {intern(blob): size for blob, size in blobs}
-            db.executemany(
-                "insert into model_blobs values (?,?,?)",
-                [(row.digest, *one) for one in needs.items()],
-            )
-        if self._needs is not None:
-            self._needs[row.digest] = needs
+        needs = {intern(blob): size for blob, size in blobs}
+        with self._needs_lock:
+            with self._write() as db:
+                db.execute(_ADD_MODEL, row)
+                db.execute("delete from model_blobs where digest=?", (row.digest,))
+                db.executemany(
+                    "insert into model_blobs values (?,?,?)",
+                    [(row.digest, *one) for one in needs.items()],
+                )
+            if self._needs is not None:
+                shared = self._pairs(_SHARED_WITH, (row.digest,))
+                self._needs.put_needs(row.digest, needs, shared)
 
     def remove_model(self, digest: str) -> None:
         """Forget a model and its tags."""
         tables = ("tags", "models", "model_blobs")
-        self._delete(*((f"delete from {table} where digest=?", [(digest,)]) for table in tables))  # noqa: S608  names are ours
-        self._forget_needs(digest)
+        deletes = [(f"delete from {table} where digest=?", [(digest,)]) for table in tables]  # noqa: S608  names are ours
+        with self._needs_lock:
+            self._delete(*deletes)
+            self._drop_needs(digest)
         # A running pull may take the spare space meanwhile. Refs of interrupted pulls of a model that is
         # gone do no harm: they may stay.
         with suppress(NoSpace):
@@ -235,15 +251,16 @@ class Records(ClaimRecords):
             value: its value then.
             evicted: when, unix seconds.
         """
-        self._delete(
-            ("update models set level=max(level,?), evicted=? where digest=?", [(value, evicted, digest)]),
-            ("delete from model_blobs where digest=?", [(digest,)]),
-        )  # fmt: skip
-        self._forget_needs(digest)
+        with self._needs_lock:
+            self._delete(
+                ("update models set level=max(level,?), evicted=? where digest=?", [(value, evicted, digest)]),
+                ("delete from model_blobs where digest=?", [(digest,)]),
+            )  # fmt: skip
+            self._drop_needs(digest)
 
-    def _forget_needs(self, digest: str) -> None:
+    def _drop_needs(self, digest: str) -> None:
         if self._needs is not None:
-            self._needs.pop(digest, None)
+            self._needs.drop_needs(digest)
 
     def model_row(self, digest: str) -> ModelRow | None:
         """The record of one model; None: there is none."""
@@ -262,12 +279,24 @@ class Records(ClaimRecords):
 
     def all_blobs(self) -> dict[str, dict[str, int]]:
         """The blobs of every model, with their sizes, by the model's digest."""
+        with self._needs_lock:
+            return self._read_needs().all_needs()
+
+    def shared_blobs(self) -> Mapping[str, frozenset[str]]:
+        """The blobs of each model that another model needs, too, by the digests of those that have some."""
+        with self._needs_lock:
+            return self._read_needs().all_shared()
+
+    def _read_needs(self) -> BlobNeeds:
         if self._needs is None:
             found: dict[str, dict[str, int]] = {}
             for digest, blob, size in self._all("select digest, blob, size from model_blobs"):
                 found.setdefault(str(digest), {})[intern(str(blob))] = _int(size)
-            self._needs = found
-        return dict(self._needs)
+            self._needs = BlobNeeds(found, self._pairs(_SHARED))
+        return self._needs
+
+    def _pairs(self, query: str, values: tuple[object, ...] = ()) -> list[tuple[str, str]]:
+        return [(intern(str(blob)), str(digest)) for blob, digest in self._all(query, values)]
 
     def own_blobs(self, digest: str) -> list[str]:
         """The blobs of a model that no other model needs."""
@@ -336,6 +365,12 @@ _HISTORY_COLUMNS = (
 _MODELS = "select digest, bytes, files, last_used, uses, level, evicted from models"
 _ADD_MODEL = """insert into models values (?,?,?,?,?,?,?) on conflict (digest) do update set
   bytes=excluded.bytes, files=excluded.files, evicted=0"""
+_UNSET_OF = """asked where digest=? and not exists (select 1 from tags
+  where namespace=asked.namespace and name=asked.name and tag=asked.tag)"""
+_SHARED = """select blob, digest from model_blobs
+  where blob in (select blob from model_blobs group by blob having count(*) > 1)"""
+_SHARED_WITH = """select blob, other.digest from model_blobs as own join model_blobs as other using (blob)
+  where own.digest=?1 and other.digest<>?1"""
 _FORGET_OLD = """delete from history
   where id <= (select id from history order by id desc limit 1 offset ?)"""
 _FORGET_FAILURES = """delete from history where code != 0

@@ -122,8 +122,3 @@ def by_digest(names: dict[Ref, str]) -> dict[str, list[Ref]]:
     for ref, digest in names.items():
         found.setdefault(digest, []).append(ref)
     return found
-
-
-def names_of(digest: str, names: dict[Ref, str]) -> list[Ref]:
-    """The refs of one model."""
-    return [ref for ref, meant in names.items() if meant == digest]

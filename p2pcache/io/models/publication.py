@@ -31,7 +31,7 @@ class Publisher(NamedTuple):
         if ref is None:
             return ""
         tree = Tree(ref.namespace, ref.name, model.digest)
-        tagged = [r for r, digest in self.records.tags() if digest == model.digest]
+        tagged = self.records.tags_of(model.digest)
         for place in {tree, *(Tree(r.namespace, r.name, model.digest) for r in tagged)}:
             self.trees.publish(place, _files(model.layout))
             name = ref._replace(namespace=place.namespace, name=place.name)

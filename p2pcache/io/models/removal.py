@@ -7,13 +7,16 @@ is opened.
 
 import logging
 import time
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Callable, Collection, Mapping, MutableMapping
 from math import inf
 
+from p2pcache.core.pool.eviction import Candidate
+from p2pcache.core.pool.settings import COST_STORAGE
 from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
 from p2pcache.ids import RunSet
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
+from p2pcache.io.blobs.disk_sums import DiskSums
 from p2pcache.io.blobs.flush import flush_blobs
 from p2pcache.io.blobs.letting_go import (
     believe_no_longer,
@@ -31,6 +34,7 @@ from p2pcache.io.models.published_tree import Trees
 
 LOOK_LASTS_S = 1.0  # a look at all processes of a busy machine takes a good part of it
 
+_NOTHING = frozenset[str]()
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +74,7 @@ class Removal:
         # Their bytes in each blob, of the ordered runs that are here, as of the last look.
         self._ordered: dict[str, tuple[RunSet, Mapping[str, int]]] = {}
         self._holed: dict[str, ModelStore] = {}  # parts of them went, and not all of their space
+        self._sums = DiskSums(blobs)
         self._unused: dict[str, float] = {}  # when nobody was seen to use them, monotonic
         self.keep_spare()
 
@@ -156,6 +161,29 @@ class Removal:
             self._holed[model.digest] = model
             self._free_holes()
             return max(0, before - self._blobs.disk_sum(model.files))
+
+    def candidates(
+        self, costs: Mapping[str, float], ordered: Callable[[str], RunSet]
+    ) -> list[Candidate]:
+        """The models with bytes here, as the decider of evictions wants them. Callers needn't hold anything.
+
+        Args:
+            costs: of a byte of a model that is fetched again, by digest; others cost what storage does.
+            ordered: gives the runs of a model that are ordered to be here.
+        """
+        blobs, shared = self._records.all_blobs(), self._records.shared_blobs()
+        self._sums.keep_only(blobs.keys())
+        found = []
+        for row in self._records.model_rows():
+            if (digest := row.digest) in self._manifests.local:
+                needs, others = blobs.get(digest, {}), shared.get(digest, _NOTHING)
+                kept = self.ordered_bytes(digest, ordered(digest))
+                here = self._sums.bytes_of(digest, needs, others, kept)
+                cost = costs.get(digest, COST_STORAGE)
+                found.append(
+                    Candidate(digest, here, row.as_uses, cost, ordered_bytes=sum(kept.values()))
+                )
+        return found
 
     def shows(self, digest: str) -> bool:
         """Whether people see a model, or some of its files, in a tree."""
@@ -249,9 +277,8 @@ class Removal:
             model.close()
 
     def _unpublish(self, digest: str) -> None:
-        for ref, tagged in self._records.tags():
-            if tagged == digest:
-                self._trees.remove_link(ref)
+        for ref in self._records.tags_of(digest):
+            self._trees.remove_link(ref)
         for tree in self._trees.trees(digest):
             self._trees.remove(tree)
 

@@ -22,7 +22,6 @@ from typing import Self
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File, decode, digest_of, files_with
 from p2pcache.core.pool.eviction import Candidate, Limits
-from p2pcache.core.pool.settings import COST_STORAGE
 from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
@@ -35,7 +34,7 @@ from p2pcache.io.disk.claims import ClaimRecords
 from p2pcache.io.disk.disk import Disk, disk_errors
 from p2pcache.io.disk.manifest_folder import ManifestFolder
 from p2pcache.io.disk.reserve_file import Spare
-from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage, by_digest, names_of
+from p2pcache.io.disk.store_info import ModelInfo, Pruned, TagState, Usage, by_digest
 from p2pcache.io.models import recover
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.model_users import NOBODY, Users
@@ -200,9 +199,8 @@ class Store:
         """One model; None if it isn't known here. Strangers may ask, so the others aren't looked at."""
         if (row := self._records.model_row(digest)) is None:
             return None
-        tags = dict(self._records.tags())
         blobs = dict(self._records.blobs_of(digest))
-        return self._info(row, blobs, names_of(digest, tags), names_of(digest, self._asked(tags)))
+        return self._info(row, blobs, self._records.tags_of(digest), self._records.asked_of(digest))
 
     def _info(self, row: ModelRow, blobs: dict[str, int], tags: list[Ref],
               asked: list[Ref]) -> ModelInfo:  # fmt: skip
@@ -317,7 +315,7 @@ class Store:
 
     def tags_of(self, digest: str) -> list[Ref]:
         """The tags that point at a model."""
-        return [ref for ref, d in self._records.tags() if d == digest]
+        return self._records.tags_of(digest)
 
     def ask(self, ref: Ref, digest: str) -> None:
         """Remember by which tag a model is pulled, so that an interrupted pull has a name."""
@@ -332,8 +330,7 @@ class Store:
 
     def names_of(self, digest: str) -> list[Ref]:
         """All refs of a model: its tags, and those of its interrupted pulls."""
-        tags = dict(self._records.tags())
-        return [*names_of(digest, tags), *names_of(digest, self._asked(tags))]
+        return [*self._records.tags_of(digest), *self._records.asked_of(digest)]
 
     def refs(self) -> list[Ref]:
         """All refs that name a model here."""
@@ -382,14 +379,7 @@ class Store:
 
         `costs`: of a byte of a model that is fetched again, by digest; others cost what storage does.
         """
-        blobs, found = self._records.all_blobs(), []
-        for row in self._records.model_rows():
-            if row.digest in self._manifests.local:
-                here = self._blobs.disk_bytes(blobs.get(row.digest, {}))
-                cost = costs.get(row.digest, COST_STORAGE)
-                ordered = self.removal.ordered_bytes(row.digest, self.orders.runs(row.digest))
-                found.append(Candidate(row.digest, here, row.as_uses, cost).but(ordered))
-        return found
+        return self.removal.candidates(costs, self.orders.runs)
 
     def prune(self, *, dry_run: bool = False, all_unused: bool = False,
               in_use: Collection[str] = (), users: Users = NOBODY) -> Pruned:  # fmt: skip
