@@ -27,6 +27,7 @@ from p2pcache.io.models.store import Store
 log = logging.getLogger(__name__)
 
 LOOK_S = 5.0  # between two looks at the marks
+REST_S = 2.0  # what isn't needed at once goes so much later: first the pull gets its first bytes
 PART_SLACK_BYTES = 4 << 20
 _FRESH = "it was used minutes ago: its client may open it any moment"
 _COMES = "it is what needs the room"
@@ -62,6 +63,7 @@ class RoomMaker:
         self._turn = asyncio.Lock()
         self._rounds = 0  # evictions that have ended
         self.for_parts_bytes = 0  # what parts that are ordered here may take, as of the last look
+        self._rest_due = False  # it goes on to the low mark in a moment
         self._stuck = False  # the log has been told that nothing may go
 
     def start(self) -> None:
@@ -87,17 +89,27 @@ class RoomMaker:
         async with self._turn:
             if self._rounds != seen:
                 return True  # somebody else made room meanwhile; it may do
-            usage = await pools.STEPS.run(store.usage)
-            more = store.limits.wanted_bytes(usage.filled_bytes, error.coming_bytes)
             kept = self._kept(fresh=True) | {digest: _COMES}
             choice = await self._choose(error.short_bytes, 0, kept)
             freed = 0
             for victim in choice.plan.victims:
                 freed += await self._evict(victim)
             self._rounds += 1
-        if freed and more > freed:
-            self._context.tasks.spawn_contained(self._free(more - freed), name="room-rest")
+        if freed and not self._rest_due and store.limits.may_go_on(error.coming_bytes):
+            self._rest_due = True
+            self._context.tasks.spawn_contained(self._free_rest(), name="room-rest")
         return freed > 0
+
+    async def _free_rest(self) -> None:
+        """Go on to the low mark, a moment after room was made for a model that fits below it."""
+        try:
+            await asyncio.sleep(REST_S)
+        finally:
+            self._rest_due = False
+        store = self._context.store
+        usage = await pools.STEPS.run(store.usage)  # with what was reserved for the model
+        if (over := store.limits.excess_bytes(usage.filled_bytes)) > 0:
+            await self._free(over)
 
     async def evict_to(self, to_bytes: int | None, *, dry_run: bool) -> dict[str, object]:
         """Evict the least valuable models until the cache has at most this; None: its low mark.

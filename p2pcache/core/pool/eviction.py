@@ -183,8 +183,6 @@ class Limits(NamedTuple):
         """Bytes above the low mark."""
         return max(0, used_bytes - int(self.low * self.quota_bytes))
 
-    def wanted_bytes(self, used_bytes: int, coming_bytes: int) -> int:
-        """Bytes to free for a model that comes: down to the low mark with it, where it fits below that mark."""
-        if not self.quota_bytes or coming_bytes > self.low * self.quota_bytes:
-            return 0
-        return self.excess_bytes(used_bytes + coming_bytes)
+    def may_go_on(self, coming_bytes: int) -> bool:
+        """Whether more goes for a model that comes than it needs, down to the low mark: it fits below that."""
+        return 0 < coming_bytes <= self.low * self.quota_bytes

@@ -128,8 +128,8 @@ def test_marks() -> None:
     limits = Limits(100 * GB)
     assert limits.due_bytes(80 * GB) == 0
     assert limits.due_bytes(81 * GB) == 11 * GB
-    assert limits.wanted_bytes(60 * GB, 20 * GB) == 10 * GB
-    assert limits.wanted_bytes(60 * GB, 75 * GB) == 0, "it is above the low mark by itself"
+    assert limits.may_go_on(20 * GB)
+    assert not limits.may_go_on(75 * GB), "it is above the low mark by itself"
     assert Limits().due_bytes(1 << 60) == 0
 
 
