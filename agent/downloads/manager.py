@@ -38,14 +38,10 @@ class DownloadManager:
     """All models of this agent: those that it only serves, and those that it downloads."""
 
     def __init__(
-        self,
-        context: AgentContext,
-        read_manifest: Callable[[Ref, str], Awaitable[bytes]],
-        settings: SwarmSettings,
-        journal: Journal,
-        need_signature: Callable[[Ref, str], Awaitable[None]],
+        self, context: AgentContext, read_manifest: Callable[[Ref, str], Awaitable[bytes]],
+        settings: SwarmSettings, journal: Journal, need_signature: Callable[[Ref, str], Awaitable[None]],
         bringing: Bringing,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """No model yet.
 
         Args:
@@ -200,26 +196,30 @@ class DownloadManager:
         Its disk space is promised to it for as long as somebody sends. An interrupted pull by digest goes so, too: no
         name asks for its bytes.
         """
-        now, store = self._context.now(), self._context.store
+        now = self._context.now()
         idle = [
             (self._sent.get(digest, -inf), digest)
             for digest, swarm in self.swarms.items()
             if not swarm.complete and not swarm.store.pins and digest not in self.running
-            and not store.orders.kept_of(digest)
         ]  # fmt: skip
         for sent, digest in sorted(idle):
             if now - sent < BEGUN_S:
                 break
-            if not await pools.STEPS.run(store.names_of, digest):
-                with contextlib.suppress(Conflict):  # somebody uses it again
-                    await self.leave_swarm(digest)
-                    freed = await pools.WORK.run(store.remove_model, digest)
-                    log.warning(
-                        "removed what was sent of blake3:%s, %d bytes: its push never ended",
-                        digest,
-                        freed,
-                    )
-                    return True
+            if await self.remove_nameless(digest):
+                log.warning("removed what was sent of blake3:%s: its push never ended", digest)
+                return True
+        return False
+
+    async def remove_nameless(self, digest: str) -> bool:
+        """Remove a model that no name asks for; False: it has one, is kept here, or is in use."""
+        store = self._context.store
+        if store.orders.kept_of(digest) or await pools.STEPS.run(store.names_of, digest):
+            return False
+        with contextlib.suppress(Conflict):  # somebody uses it again
+            await self.leave_swarm(digest)
+            self.on_sent(digest, last=True)
+            await pools.WORK.run(store.remove_model, digest)
+            return True
         return False
 
     async def running_as(self, ref: Ref) -> Download | None:

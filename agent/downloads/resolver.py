@@ -27,7 +27,7 @@ from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.tag_patience import TagPatience
 from p2pcache.io.signatures.in_origin import read_signatures, split
-from p2pcache.io.tasks import Shared, Threads
+from p2pcache.io.tasks import Shared, Threads, mark_retrieved
 
 log = logging.getLogger(__name__)
 
@@ -190,6 +190,7 @@ class Resolver:
         """
         began = time.monotonic()
         work = asyncio.gather(self._ask(ref))
+        work.add_done_callback(mark_retrieved)  # it may fail after we have left
         try:
             while not work.done():
                 await asyncio.wait([work], timeout=LOOK_S)

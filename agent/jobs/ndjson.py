@@ -11,6 +11,7 @@ from aiohttp import web
 
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.audit_log import Entry
+from p2pcache.io.tasks import mark_retrieved
 
 Events = AsyncGenerator[dict[str, object], None]
 WAITING_S = 3.0  # between two `waiting` events; a longer silence looks like a fault
@@ -61,7 +62,7 @@ async def while_waiting(
         why: says what went wrong last; "": nothing is known.
     """
     began = time.monotonic()
-    work.add_done_callback(_mark_retrieved)
+    work.add_done_callback(mark_retrieved)
     try:
         while not work.done():
             await asyncio.wait([work], timeout=WAITING_S)
@@ -71,9 +72,3 @@ async def while_waiting(
                 yield {"event": "waiting", "for": waits_for(), "seconds": seconds, **known}
     finally:
         work.cancel()
-
-
-def _mark_retrieved(work: "asyncio.Future[Any]") -> None:
-    """Keep asyncio from logging the error: the caller raises it, or its client has left."""
-    if not work.cancelled():
-        work.exception()

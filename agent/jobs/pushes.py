@@ -34,6 +34,7 @@ from p2pcache.errors import (
     IntegrityError,
     NoSpace,
     NotFound,
+    OverQuota,
     P2PCacheError,
     Unreachable,
     UsageError,
@@ -217,7 +218,11 @@ class Pushes:
             async with asyncio.timeout(OPENING_S):
                 await self._context.origin.settled.wait()
         if (known := self._downloads.swarms.get(digest)) is not None:
-            await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
+            try:
+                await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
+            except OverQuota:
+                await self._downloads.remove_nameless(digest)
+                raise
         push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
@@ -267,17 +272,9 @@ class Pushes:
             )  # fmt: skip
 
     def _upload_blocking(
-        self,
-        push: "Push",
-        repo: OriginRepo,
-        store: ModelStore,
-        ref: Ref,
-        *,
-        spelling: str,
-        force: bool,
-        repair: bool,
-        record: SourceRecord | None,
-    ) -> PushResult:
+        self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *,
+        spelling: str, force: bool, repair: bool, record: SourceRecord | None,
+    ) -> PushResult:  # fmt: skip
         tls = self._context.tls
         if tls is not None and not repo.origin.conditional_put:
             tls.member.need_pusher()  # the tracker would say so, too, when everything is uploaded

@@ -129,6 +129,12 @@ class Shared(Generic[T]):
         return future.result()
 
 
+def mark_retrieved(work: "asyncio.Future[Any]") -> None:
+    """Keep asyncio from logging the error of work that has ended: its caller raises it, or waits no more."""
+    if not work.cancelled():
+        work.exception()
+
+
 class Turns:
     """A lock per key, kept only while it is held or waited for: strangers choose the keys."""
 

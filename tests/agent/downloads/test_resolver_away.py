@@ -1,5 +1,8 @@
 """A model that is complete here needs neither storage nor tracker."""
 
+import asyncio
+import contextlib
+import gc
 import shutil
 import threading
 import time
@@ -8,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.tag_patience import FIRST_S, LONG_S, SHORT_S, TagPatience
 from tests.agent.kit import agent, client, events, make_model, pull, push
+from tests.io.models.store_kit import open_store
 
 REF = "team/m:v1"
 
@@ -92,3 +97,24 @@ async def test_a_tag_that_moved_is_followed(tmp_path: Path, origin: Path) -> Non
         newer = push(origin, make_model(tmp_path / "newer", {"a": b"2"}), REF)
         assert (await pull(app, REF))["digest"] == newer.digest
         assert app.store.tag_of(Ref.parse(REF))
+
+
+async def test_a_refusal_that_comes_too_late_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[dict[str, Any]] = []
+
+    async def late(_self: Resolver, _ref: Ref) -> Any:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise OriginUnavailable("too late") from None
+
+    monkeypatch.setattr(Resolver, "_ask", late)
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    with contextlib.closing(open_store(tmp_path)) as store:
+        with contextlib.suppress(OriginUnavailable):
+            await Resolver(store, None)._ask_briefly(Ref.parse(REF))
+        await asyncio.sleep(0.1)
+        gc.collect()
+    assert not said

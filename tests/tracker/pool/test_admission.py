@@ -55,6 +55,23 @@ async def test_a_push_over_the_quota_reaches_no_storage(tmp_path: Path) -> None:
         refused = await push_through(a, layout)
         assert refused["code"] == 5, refused
         assert not list(origin.rglob("blobs/*"))
+        assert not a.store.models(), "nor is anything of it left on the node"
+        assert not a.store.usage().filled_bytes
+
+
+async def test_a_refused_name_costs_a_model_none_of_its_others(tmp_path: Path) -> None:
+    layout = push_layout(tmp_path)
+    origin = tmp_path / "origin"
+    origin.mkdir()
+    async with (
+        tracker(origin, namespace_quotas="team=1KB") as one,
+        agent(tmp_path, "a", tracker=f"http://{one.address}") as a,
+    ):
+        assert (await push_through(a, layout))["event"] == "done"
+        assert (await push_through(a, layout, ref="team/m"))["code"] == 5
+        (known,) = a.store.models()
+        assert known.complete
+        assert (await pull(a, "m"))["event"] == "done"
 
 
 async def test_a_quota_that_makes_no_sense_ends_the_start(tmp_path: Path) -> None:
