@@ -131,7 +131,7 @@ class CacheCalls:
         caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "pin", model=str(ref), name=wanted.name):
             claim = await self._claims.pin(ref, wanted.name, wanted.for_s)
-        return server.json_response(claim.as_json())
+        return server.json_response(self._claims.shown(claim))
 
     async def delete_pins(self, request: web.Request) -> web.Response:
         """End a model's pins."""
@@ -139,7 +139,7 @@ class CacheCalls:
         caller = await self._access.allowed_caller(request, ref, Scope.ADMIN)
         with Entry(caller.who, "unpin", model=str(ref), name=name):
             ended = await self._claims.unpin(ref, name)
-        return server.json_response({"unpinned": [claim.as_json() for claim in ended]})
+        return server.json_response({"unpinned": [self._claims.shown(claim) for claim in ended]})
 
     async def post_release(self, request: web.Request) -> web.Response:
         """End the holds of a name, in the caller's namespaces."""
@@ -147,7 +147,7 @@ class CacheCalls:
         caller = request[CALLER]
         with Entry(caller.who, "release", name=name):
             ended = await self._claims.end_holds(name, caller.sees)
-        return server.json_response({"released": [claim.as_json() for claim in ended]})
+        return server.json_response({"released": [self._claims.shown(claim) for claim in ended]})
 
     async def get_room(self, request: web.Request) -> web.Response:
         """How full this cache is."""

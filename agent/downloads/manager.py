@@ -212,13 +212,13 @@ class DownloadManager:
 
     async def remove_nameless(self, digest: str) -> bool:
         """Remove a model that no name asks for; False: it has one, is kept here, or is in use."""
-        store = self._context.store
-        if store.orders.kept_of(digest) or await pools.STEPS.run(store.names_of, digest):
+        names = await pools.STEPS.run(self._context.store.names_of, digest)
+        if names or self._context.store.orders.kept_of(digest):
             return False
         with contextlib.suppress(Conflict):  # somebody uses it again
             await self.leave_swarm(digest)
             self.on_sent(digest, last=True)
-            await pools.WORK.run(store.remove_model, digest)
+            await pools.WORK.run(self._context.store.remove_model, digest)
             return True
         return False
 

@@ -95,7 +95,16 @@ class Claims:
         """The pins and holds that last, of models in namespaces that the caller sees."""
         rows = await pools.STEPS.run(self._context.store.claims.all_claims)
         now = time.time()
-        return [claim.as_json() for claim in rows if claim.lasts(now) and sees(claim.namespace)]
+        return [self.shown(claim) for claim in rows if claim.lasts(now) and sees(claim.namespace)]
+
+    def shown(self, claim: Claim) -> dict[str, object]:
+        """The row of a claim, with the name of its model as it was pushed, as far as this cache knows."""
+        row, ref = claim.as_json(), Ref.parse(claim.ref)
+        written = self._context.store.written(ref)
+        short = written if written.lower() == ref.short.lower() else written.partition("/")[2]
+        if short.lower() == ref.short.lower():
+            row["ref"] = short + str(ref).removeprefix(ref.short)
+        return row
 
     async def held(
         self, events: Events, ref: Ref, name: str, for_s: float, pid: int, started: str

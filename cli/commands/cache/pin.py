@@ -5,7 +5,7 @@ import click
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import emit, emit_document
+from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import parse_lasting
 from p2pcache.ids import Ref
@@ -34,4 +34,4 @@ def pin(ref: str, name: str, lasts: str | None, as_json: bool, loaded: Loaded) -
     if as_json:
         emit_document(made)
         return
-    emit(f"pinned {wanted} by {name}" + (f" for {lasts}" if for_s else ""))
+    emit(f"pinned {clean(made['ref'])} by {name}" + (f" for {lasts}" if for_s else ""))

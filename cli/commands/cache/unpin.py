@@ -32,4 +32,4 @@ def unpin(ref: str, name: str, as_json: bool, loaded: Loaded) -> None:
         emit_document(answer)
         return
     for row in answer["unpinned"]:
-        emit(f"unpinned {wanted} by {clean(row['name'])}")
+        emit(f"unpinned {clean(row['ref'])} by {clean(row['name'])}")

@@ -1,5 +1,6 @@
 """Pins and holds: what they keep here, when they end, and that no namespace has a say in another's."""
 
+import asyncio
 import random
 import subprocess
 import time
@@ -207,3 +208,18 @@ def test_a_number_used_again_is_another_process() -> None:
         child.kill()
         child.wait()
     assert start_of(child.pid) == ""
+
+
+async def test_names_are_shown_as_they_were_pushed(tmp_path: Path) -> None:
+    push(tmp_path / "origin", make_model(tmp_path / "m", {"a": b"1"}), "Team/Alpha:V1")
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, "team/alpha:V1")
+        async with asyncio.timeout(10):
+            while app.store.written(Ref.parse("team/alpha:V1")) != "Team/Alpha:V1":
+                await asyncio.sleep(0.02)
+        wish = {"ref": "team/alpha:V1", "name": "prod"}
+        _, made = await call(app, "POST", "/v1/pins", json=wish)
+        _, told = await call(app, "GET", "/v1/pins")
+        _, ended = await call(app, "DELETE", "/v1/pins?ref=team/alpha:V1")
+    rows = [made, *told["pins"], *ended["unpinned"]]
+    assert [row["ref"] for row in rows] == ["Team/Alpha:V1"] * 3
