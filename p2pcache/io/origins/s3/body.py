@@ -12,9 +12,10 @@ from p2pcache.errors import OriginUnavailable, P2PCacheError
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.s3.errors import FOREIGN
 
-# A thread is woken for no less while bytes come quickly. Fewer bytes cost more processor time.
+# A thread is woken for as many bytes as come in WAKE_S, at most. Fewer bytes cost more processor time, and until then
+# a cancel isn't heeded.
+WAKE_S = 0.05
 WAKE_BYTES = 256 * 1024
-QUICK_S = 0.05  # for WAKE_BYTES; on a slower way each byte is taken as it comes, and a cancel is heeded soon
 
 
 class S3Body(Body):
@@ -50,7 +51,7 @@ class S3Body(Body):
         self._socket = found if isinstance(found, socket.socket) else None
         self._direct = False  # the response's own buffer is empty
         self._lowat = 1  # SO_RCVLOWAT as set now
-        self._began = 0.0  # when the first bytes had come
+        self._began, self._first = 0.0, 0  # when the first bytes had come, and how many those were
 
     def readinto(self, buffer: memoryview) -> int:
         """See `Body`."""
@@ -92,16 +93,17 @@ class S3Body(Body):
             count = source.fp.readinto1(view)
             # One read that is larger than the response's buffer empties it, or goes past it.
             self._direct = self._socket is not None and len(view) > io.DEFAULT_BUFFER_SIZE
-            self._began = time.monotonic()
+            self._began, self._first = time.monotonic(), count
         source.length -= count
         if not count or not source.length:
             source.readinto(view[:0])  # it notices its end, and frees the connection
         return int(count)
 
     def _receive(self, sock: socket.socket, view: memoryview) -> int:
-        came, seconds = self._length - self._left, time.monotonic() - self._began
-        quick = came >= WAKE_BYTES and seconds * WAKE_BYTES < QUICK_S * came
-        self._wake_for(min(len(view), WAKE_BYTES) if quick else 1)
+        came, seconds = self._length - self._left - self._first, time.monotonic() - self._began
+        # Never more than came so far: the first gust says little of what follows.
+        due = came if seconds < WAKE_S else int(came * WAKE_S / seconds)
+        self._wake_for(max(1, min(due, len(view), WAKE_BYTES)))
         try:
             return sock.recv_into(view)
         except TimeoutError:

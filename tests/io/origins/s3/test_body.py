@@ -35,7 +35,7 @@ def translate(error: Exception) -> P2PCacheError:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is, bytes count as coming quickly."""
-    monkeypatch.setattr(body, "QUICK_S", 60.0)
+    monkeypatch.setattr(body, "WAKE_S", 60.0)
 
 
 @pytest.fixture
@@ -134,10 +134,35 @@ def test_an_early_end_is_noticed_at_once(opened: Callable[[], Way]) -> None:
     assert came == most
 
 
-def test_bytes_that_come_slowly_are_taken_as_they_come(
+def test_slow_bytes_come_in_few_calls_that_end_soon(
     opened: Callable[[], Way], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body, "QUICK_S", 0.0)
+    """On a slow way a call waits for what comes in WAKE_S, not for WAKE_BYTES: a cancel is heeded between calls."""
+    monkeypatch.setattr(body, "WAKE_S", 0.05)
+    way, most = opened(), 24 * 4096
+
+    def trickle() -> None:
+        for start in range(0, most, 4096):
+            way.server.sendall(DATA[start : start + 4096])
+            time.sleep(0.01)
+        way.server.shutdown(socket.SHUT_WR)
+
+    sender = threading.Thread(target=trickle)
+    sender.start()
+    buffer, came, calls, lowats = memoryview(bytearray(SIZE)), 0, 0, set()
+    with way.body:
+        while came < most:
+            came, calls = came + way.body.readinto(buffer[: SIZE - came]), calls + 1
+            lowats.add(lowat(way.client))
+    sender.join()
+    assert calls <= 12
+    assert max(lowats) <= most // 2
+
+
+def test_bytes_are_taken_as_they_come_if_none_is_waited_for(
+    opened: Callable[[], Way], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(body, "WAKE_S", 0.0)
     way = opened()
     sender = threading.Thread(target=dribble, args=(way.server, SIZE))
     sender.start()
