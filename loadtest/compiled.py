@@ -36,6 +36,7 @@ CORE = (
     "origin/origin_reader",
     "origin/owners",
     "origin/without_tracker",
+    "peers/have_queue",
     "peers/peer",
     "peers/peer_book",
     "peers/rarity",

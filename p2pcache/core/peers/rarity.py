@@ -53,6 +53,14 @@ class Rarity:
             union |= plane
         return union
 
+    @property
+    def common(self) -> RunSet:
+        """Runs that have at least two holders."""
+        union = 0
+        for plane in self.planes[1:]:
+            union |= plane
+        return union
+
     def count(self, run: RunIndex) -> int:
         """Holders of one run."""
         return sum((plane >> run & 1) << i for i, plane in enumerate(self.planes))

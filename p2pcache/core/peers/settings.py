@@ -18,3 +18,12 @@ KNOWN_STEPS = 4  # below this many the pace is unknown: the first one is what wa
 # Time in which the first few runs may fail to come. Without a bound, a node that pulls a model of three runs would wait
 # for ever to learn a pace.
 FIRST_STEPS_S = 6.0
+
+# -- what they are told --
+
+# Runs' time for which a run that several neighbours have waits to be told: by then most of them have heard of it.
+HAVE_WAIT_RUNS = 4
+HAVE_WAIT_S = (
+    0.5  # at most: in a slow swarm each wait would make the pace slower, and so the waits longer
+)
+LAST_RUNS = 32  # a neighbour that lacks no more is told at once: each way to one of them may be the last that it needs

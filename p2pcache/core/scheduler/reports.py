@@ -27,16 +27,14 @@ class HaveBatch:
         """These runs are missing again."""
         self._runs &= ~runs
 
-    def announce(self, now: float, out: list[commands.Command]) -> None:
-        """Announce the batch if it is due.
+    def is_due(self, now: float) -> bool:
+        """Whether there is a batch to announce; `now`: seconds."""
+        return bool(self._runs) and now >= self._sent_at + self._interval_s
 
-        Args:
-            now: seconds.
-            out: commands are added here.
-        """
-        if self._runs and now >= self._sent_at + self._interval_s:
-            out.append(commands.Announce(self._runs))
-            self._runs, self._sent_at = 0, now
+    def take(self, now: float) -> RunSet:
+        """The runs of the batch, which is announced now."""
+        runs, self._runs, self._sent_at = self._runs, 0, now
+        return runs
 
     def next_wakeup(self) -> float:
         """When the batch is due; inf: it is empty."""

@@ -48,9 +48,17 @@ class CancelFetch:
 
 @dataclass(slots=True)
 class Announce:
-    """Send every neighbour a have batch: these runs, and our load."""
+    """Tell neighbours that we have these runs, and our load (`HaveQueue`).
+
+    Attributes:
+        runs: proved since the last one.
+        common: runs that several neighbours have; those of `runs` may wait.
+        wait_s: for so long, in seconds; 0: not at all.
+    """
 
     runs: RunSet
+    common: RunSet = 0
+    wait_s: float = 0.0
 
 
 @dataclass(slots=True)

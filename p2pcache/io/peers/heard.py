@@ -1,5 +1,8 @@
-"""What the nodes of one model's swarm said that they have."""
+"""What the nodes of one model's swarm said that they have, and what they are still to be told."""
 
+import asyncio
+
+from p2pcache.core.peers.have_queue import HaveQueue
 from p2pcache.ids import NodeId, RunSet
 
 MAX_HEARD = (
@@ -13,9 +16,11 @@ class Heard:
     It outlives connections, since a node that has all of a model hangs up on its neighbours.
     """
 
-    def __init__(self) -> None:
-        """Nobody has said anything."""
+    def __init__(self, run_count: int) -> None:
+        """Nobody has said anything; `run_count`: of the model."""
         self.runs: dict[NodeId, RunSet] = {}
+        self.told = HaveQueue(run_count)
+        self.timer: asyncio.TimerHandle | None = None  # of `told.due`
 
     def runs_of(self, node: NodeId) -> RunSet:
         """The runs that a node has."""

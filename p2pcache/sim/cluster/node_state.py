@@ -57,24 +57,23 @@ class NodeState(ABC):
         """
         self.env.post(self.side, other.side, what, *args, queued_s=self.queued_s_to(other))
 
-    def spread(self, others: "Sequence[NodeState]", runs: RunSet, load: int) -> None:
-        """Send a HAVE to many nodes. It is one entry in the world's heap, which would cost half of the time otherwise.
+    def spread(self, batches: "Sequence[tuple[NodeState, RunSet]]", load: int) -> None:
+        """Send HAVEs to many nodes: one entry in the world's heap, which would cost half of the time otherwise.
 
         Args:
-            others: the receivers.
-            runs: that this node has now.
+            batches: receivers, and what each is told that this node has now.
             load: its load.
         """
         if self.side:
-            for other in others:
+            for other, runs in batches:
                 self.send(other, other.on_have_batch, self.node, runs, load)
-        elif others:
+        elif batches:
             delay_s = self.env.latency_s + self.env.queued_s(self.up)
-            self.world.arrives(delay_s, self._spread_arrives, others, runs, load)
+            self.world.arrives(delay_s, self._spread_arrives, batches, load)
 
-    def _spread_arrives(self, others: "Sequence[NodeState]", runs: RunSet, load: int) -> None:
-        self.world.steps += len(others) - 1
-        for other in others:
+    def _spread_arrives(self, batches: "Sequence[tuple[NodeState, RunSet]]", load: int) -> None:
+        self.world.steps += len(batches) - 1
+        for other, runs in batches:
             other.on_have_batch(self.node, runs, load)
 
     def queued_s_to(self, other: "NodeState") -> float:
@@ -107,6 +106,10 @@ class NodeState(ABC):
     @abstractmethod
     def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""
+
+    @abstractmethod
+    def on_room(self) -> None:
+        """An upload of this node has ended."""
 
     @abstractmethod
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:

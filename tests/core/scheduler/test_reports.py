@@ -4,15 +4,12 @@ import math
 
 from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.commands import Announce, Command
 
 SETTINGS = SwarmSettings(have_interval_s=0.02)
 
 
 def sent(batch: HaveBatch, now: float) -> list[int]:
-    out: list[Command] = []
-    batch.announce(now, out)
-    return [one.runs for one in out if isinstance(one, Announce)]
+    return [batch.take(now)] if batch.is_due(now) else []
 
 
 def test_neighbours_hear_at_once_and_then_in_batches() -> None:

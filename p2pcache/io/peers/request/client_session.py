@@ -102,8 +102,12 @@ class ClientSession:
     def request(self, digest: str, request: int, spans: deque[range], priority: Priority) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
-        if stream is None or not stream.joined or self._requests is None:
+        connection = self._connection
+        if stream is None or not stream.joined or self._requests is None or connection is None:
             return False
+        if runs := self._hub.take_told(digest, self.node):
+            count = stream.port.layout.run_count
+            connection.send_with_next(wire.have(stream.number, runs, count, self._hub.load()))
         self._requests.start(stream.number, stream.port, request, spans, priority)
         return True
 
@@ -119,13 +123,12 @@ class ClientSession:
         stream = self._streams.get(digest)
         return stream is not None and stream.joined
 
-    def send_have(self, digest: str, runs: RunSet) -> bool:
+    def send_have(self, digest: str, runs: RunSet, load: int) -> bool:
         """See `hub.Session`."""
         stream = self._streams.get(digest)
         if stream is None or not self.ready or self._connection is None:
             return False
-        count = stream.port.layout.run_count
-        self._connection.send(wire.have(stream.number, runs, count, self._hub.load()))
+        self._connection.send(wire.have(stream.number, runs, stream.port.layout.run_count, load))
         return True
 
     def check_deadlines(self, now: float) -> None:
@@ -305,4 +308,4 @@ class ClientSession:
             # Our last HAVE here may be lost: repeat all of them on the other connection.
             serving = self._hub.serving.get(self.node)
             if serving is not None and stream.port.have_runs():
-                serving.send_have(digest, stream.port.have_runs())
+                serving.send_have(digest, stream.port.have_runs(), self._hub.load())

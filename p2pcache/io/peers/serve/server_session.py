@@ -69,11 +69,10 @@ class ServerSession:
         """See `hub.Session`."""
         return any(s.digest == digest and s.port is not None for s in self._streams.values())
 
-    def send_have(self, digest: str, runs: RunSet) -> bool:
+    def send_have(self, digest: str, runs: RunSet, load: int) -> bool:
         """See `hub.Session`."""
         joined = [s for s in self._streams.values() if s.digest == digest and s.port is not None]
         for stream in joined:
-            load = self._hub.load()
             self.connection.send(wire.have(stream.number, runs, stream.run_count, load))
         return bool(joined)
 

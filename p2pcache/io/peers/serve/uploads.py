@@ -89,6 +89,9 @@ class Uploads:
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
+        self.on_ended: Callable[[], None] = lambda: (
+            None
+        )  # an upload was sent, and its slot may be free
         self.idle = asyncio.Event()  # nothing is active or waiting
         self.idle.set()
 
@@ -155,6 +158,7 @@ class Uploads:
             connection.flush()  # frames that were queued while the thread held the write side
         self._start()
         self._offer_room()
+        self.on_ended()
 
     def _offer_room(self) -> None:
         for refused in self._queue.recall():
