@@ -4,6 +4,8 @@ import math
 from itertools import islice
 
 from p2pcache.core import bitset
+from p2pcache.core.peers.rarity import Rarity
+from p2pcache.core.peers.settings import HAVE_WAIT_RUNS, HAVE_WAIT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import commands
@@ -31,10 +33,19 @@ class HaveBatch:
         """Whether there is a batch to announce; `now`: seconds."""
         return bool(self._runs) and now >= self._sent_at + self._interval_s
 
-    def take(self, now: float) -> RunSet:
-        """The runs of the batch, which is announced now."""
+    def take(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:
+        """The batch, which is announced now.
+
+        Args:
+            now: seconds.
+            pace_s: from one run to the next at a neighbour; 0: not known, or no tracker is there. Then owners see by
+                have batches what was read from storage, and nothing waits.
+            rarity: of runs among the neighbours.
+        """
         runs, self._runs, self._sent_at = self._runs, 0, now
-        return runs
+        common = rarity.common & runs if pace_s else 0
+        wait_s = min(HAVE_WAIT_RUNS * pace_s, HAVE_WAIT_S) if common else 0.0
+        return commands.Announce(runs, common, wait_s)
 
     def next_wakeup(self) -> float:
         """When the batch is due; inf: it is empty."""

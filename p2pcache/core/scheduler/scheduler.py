@@ -15,13 +15,12 @@ from p2pcache.core.download.stuck_watch import StuckWatch
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.origin_reader import OriginReader
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.settings import HAVE_WAIT_RUNS, HAVE_WAIT_S
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import STORY_LINES, SwarmSettings
 from p2pcache.core.swarm import events, snapshot
-from p2pcache.core.swarm.commands import Announce, Blame, Command, Finished, Stuck, WantedDone
+from p2pcache.core.swarm.commands import Blame, Command, Finished, Stuck, WantedDone
 from p2pcache.core.swarm.events import Event, Outcome, Source
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.story import Counters, Story
@@ -120,17 +119,11 @@ class Scheduler:
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         if self._have_batch.is_due(now):
-            self._announce(now)
+            told_s = self.pace_s if self._tracker_up else 0.0
+            out.append(self._have_batch.take(now, told_s, self._book.rarity_in_rack))
         if self._looks_out and now >= self._stuck.deadline:
             self._report_stuck(now)
         return out
-
-    def _announce(self, now: float) -> None:
-        # Without a tracker owners see by have batches what was read from storage.
-        wait_s = min(HAVE_WAIT_RUNS * self.pace_s, HAVE_WAIT_S) if self._tracker_up else 0.0
-        common = self._book.rarity_in_rack.common if wait_s else 0
-        runs = self._have_batch.take(now)
-        self._out.append(Announce(runs, common & runs, wait_s if common & runs else 0.0))
 
     def next_wakeup(self) -> float | None:
         """When to send a `Tick` if nothing happens before then; None: never."""

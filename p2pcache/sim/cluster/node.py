@@ -11,7 +11,6 @@ from typing import Any
 
 from p2pcache.core import bitset
 from p2pcache.core.mechanisms import Mechanisms
-from p2pcache.core.peers.have_queue import Batches, HaveQueue
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.scheduler import reports
 from p2pcache.core.scheduler.scheduler import Scheduler
@@ -68,7 +67,7 @@ class SimNode(NodeState):
             check_every: its invariants are checked after this many events; 0: never.
         """
         super().__init__(env, node, place=place, rate=rate)
-        self._nodes = nodes
+        self._nodes = self.others = nodes
         self.uploads = NodeUploads(self, uploads, on)
         self.scheduler = Scheduler(
             node=node, run_bytes=env.run_bytes, have=have, settings=settings,
@@ -79,8 +78,6 @@ class SimNode(NodeState):
         self.finished: float | None = None
         self.askable: dict[NodeId, SimNode] = {}  # nodes that we may request from
         self.askers: dict[NodeId, SimNode] = {}  # nodes that may request from us
-        self.told = HaveQueue(len(env.run_bytes))
-        self._tells_at = float("inf")
         self._connected: dict[NodeId, Neighbour] = {}  # nodes that we are or were connected with
         # The nodes that hear what we have; []: to be made anew.
         self._audience: list[tuple[SimNode, Neighbour]] = []
@@ -270,7 +267,7 @@ class SimNode(NodeState):
             return
         self._asked[command.request] = (server, command.run, self.world.now)
         if runs := self.told.take(server.node, self._connected[server.node].have):
-            self.spread([(server, runs)], self.load)
+            self.tell([(server.node, runs)])
         self.send(server, server.on_request, self, command.request, command.run, command.priority)
 
     def _on_cancel(self, command: commands.Cancel) -> None:
@@ -279,35 +276,14 @@ class SimNode(NodeState):
             self.send(server, server.uploads.cancel_upload, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
-        told = self.told.put(command, self._unaware(), self.load, self.world.now)
-        self._tell(told)
+        self.tell(self.told.put(command, self.lacking(), self.load, self.world.now))
 
-    def _unaware(self) -> list[tuple[NodeId, RunSet]]:
-        """Neighbours that lack something, and what they have."""
+    def lacking(self) -> list[tuple[NodeId, RunSet]]:
+        """See `NodeState`."""
         if not self._audience:
             connected, others = self._connected, {**self.askers, **self.askable}
             self._audience = [(other, connected[node]) for node, other in others.items()]
         return [(o.node, known.have) for o, known in self._audience if not o.scheduler.complete]
-
-    def on_room(self) -> None:
-        """An upload has ended."""
-        if self.told.waits_for_room:
-            self._tell(self.told.on_room(self._unaware(), self.load))
-
-    def _tell(self, batches: Batches) -> None:
-        self.spread([(self._nodes[node], runs) for node, runs in batches], self.load)
-        if self.told.due_at < self._tells_at:
-            self._tells_at = self.told.due_at
-            self.world.at(self._tells_at, self._tell_late, self._tells_at)
-
-    def _tell_late(self, armed_for: float) -> None:
-        if armed_for != self._tells_at or not self.alive:
-            return
-        self._tells_at = float("inf")
-        if self.told.due_at <= self.world.now:
-            self._tell(self.told.due(self._unaware(), self.load))
-        else:
-            self._tell([])
 
     def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""

@@ -1,9 +1,10 @@
 """What the parts of a simulated node, its tracker and its neighbours know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from p2pcache.core.peers.have_queue import Batches, HaveQueue
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm import events
 from p2pcache.core.swarm.events import Outcome
@@ -14,6 +15,8 @@ from p2pcache.sim.cluster.node_place import Place
 
 class NodeState(ABC):
     """One node: its links, where it stands, and what it can be told."""
+
+    others: "Mapping[NodeId, NodeState]"  # all nodes of the storm
 
     def __init__(self, env: Environment, node: NodeId, *, place: Place, rate: float) -> None:
         """A node that lives.
@@ -33,6 +36,8 @@ class NodeState(ABC):
         self.down = env.net.link(rate)
         self.place = place
         self.links_in = [link for link in (place.way_in, self.down, place.disk) if link is not None]
+        self.told = HaveQueue(len(env.run_bytes))
+        self._tells_at = float("inf")
         self.alive = True
         self.liar = False  # it serves garbage
         self.hidden = False  # nobody can dial it
@@ -76,6 +81,27 @@ class NodeState(ABC):
         for other, runs in batches:
             other.on_have_batch(self.node, runs, load)
 
+    def on_room(self) -> None:
+        """An upload has ended."""
+        if self.told.waits_for_room:
+            self.tell(self.told.on_room(self.lacking(), self.load))
+
+    def tell(self, batches: Batches) -> None:
+        """Send have batches, and wait for the next ones."""
+        self.spread([(self.others[node], runs) for node, runs in batches], self.load)
+        if self.told.due_at < self._tells_at:
+            self._tells_at = self.told.due_at
+            self.world.at(self._tells_at, self._tell_late, self._tells_at)
+
+    def _tell_late(self, armed_for: float) -> None:
+        if armed_for != self._tells_at or not self.alive:
+            return
+        self._tells_at = float("inf")
+        if self.told.due_at <= self.world.now:
+            self.tell(self.told.due(self.lacking(), self.load))
+        else:
+            self.tell([])
+
     def queued_s_to(self, other: "NodeState") -> float:
         """How long a message to a node that is sent now lies before full links, in seconds."""
         return self.env.queued_s(self.up) + self.env.queued_s(other.down)
@@ -108,8 +134,8 @@ class NodeState(ABC):
         """A neighbour's HAVE came in."""
 
     @abstractmethod
-    def on_room(self) -> None:
-        """An upload of this node has ended."""
+    def lacking(self) -> list[tuple[NodeId, RunSet]]:
+        """Neighbours that lack something, and what they have."""
 
     @abstractmethod
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:

@@ -2,6 +2,7 @@
 
 import math
 
+from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import SwarmSettings
 
@@ -9,7 +10,7 @@ SETTINGS = SwarmSettings(have_interval_s=0.02)
 
 
 def sent(batch: HaveBatch, now: float) -> list[int]:
-    return [batch.take(now)] if batch.is_due(now) else []
+    return [batch.take(now, 0.0, Rarity()).runs] if batch.is_due(now) else []
 
 
 def test_neighbours_hear_at_once_and_then_in_batches() -> None:
