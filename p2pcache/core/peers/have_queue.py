@@ -27,7 +27,7 @@ class HaveQueue:
         self._told_full: set[NodeId] = set()
         self.due_at = math.inf  # when `due` is to be called
 
-    def put(
+    def tell_or_keep(
         self, one: Announce, neighbours: Iterable[tuple[NodeId, RunSet]], load: int, now: float
     ) -> Batches:
         """Runs are proved; returns the batches that go now.
@@ -61,7 +61,9 @@ class HaveQueue:
         if load >= FULL:
             return []
         told = [
-            (node, self.take(node, known)) for node, known in neighbours if node in self._told_full
+            (node, self.take_waiting(node, known))
+            for node, known in neighbours
+            if node in self._told_full
         ]
         return self._sent([one for one in told if one[1]], load)
 
@@ -70,7 +72,7 @@ class HaveQueue:
         """Whether something waits for a neighbour that was told that we are full."""
         return not self._told_full.isdisjoint(self._waiting)
 
-    def take(self, node: NodeId, known: RunSet) -> RunSet:
+    def take_waiting(self, node: NodeId, known: RunSet) -> RunSet:
         """What waits for one neighbour, which is told it now."""
         runs = self._waiting.pop(node, 0) & ~known
         self._arm(self.due_at)

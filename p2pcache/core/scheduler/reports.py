@@ -33,7 +33,7 @@ class HaveBatch:
         """Whether there is a batch to announce; `now`: seconds."""
         return bool(self._runs) and now >= self._sent_at + self._interval_s
 
-    def take(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:
+    def take_batch(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:
         """The batch, which is announced now.
 
         Args:

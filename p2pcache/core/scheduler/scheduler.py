@@ -120,7 +120,7 @@ class Scheduler:
             self._origin.act(now, now - self._progress_at, out)
         if self._have_batch.is_due(now):
             told_s = self.pace_s if self._tracker_up else 0.0
-            out.append(self._have_batch.take(now, told_s, self._book.rarity_in_rack))
+            out.append(self._have_batch.take_batch(now, told_s, self._book.rarity_in_rack))
         if self._looks_out and now >= self._stuck.deadline:
             self._report_stuck(now)
         return out

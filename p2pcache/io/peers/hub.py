@@ -216,7 +216,7 @@ class Hub:
         """Send HAVE to every neighbour that lacks some of these runs, now or later (`HaveQueue`)."""
         if digest in self.swarms:
             told, load = self.heard[digest].told, self.load()
-            batches = told.put(one, self._lacking(digest), load, self.loop.time())
+            batches = told.tell_or_keep(one, self._lacking(digest), load, self.loop.time())
             self._tell(digest, batches, load)
 
     def on_upload_ended(self) -> None:
@@ -229,7 +229,7 @@ class Hub:
     def take_told(self, digest: str, node: NodeId) -> RunSet:
         """The runs that a node is told with the frame that goes to it now."""
         heard = self.heard[digest]
-        return heard.told.take(node, heard.runs_of(node))
+        return heard.told.take_waiting(node, heard.runs_of(node))
 
     def _lacking(self, digest: str) -> list[tuple[NodeId, RunSet]]:
         """Neighbours that lack something, and what each has."""

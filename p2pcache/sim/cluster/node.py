@@ -266,7 +266,7 @@ class SimNode(NodeState):
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run, self.world.now)
-        if runs := self.told.take(server.node, self._connected[server.node].have):
+        if runs := self.told.take_waiting(server.node, self._connected[server.node].have):
             self.tell([(server.node, runs)])
         self.send(server, server.on_request, self, command.request, command.run, command.priority)
 
@@ -276,7 +276,7 @@ class SimNode(NodeState):
             self.send(server, server.uploads.cancel_upload, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
-        self.tell(self.told.put(command, self.lacking(), self.load, self.world.now))
+        self.tell(self.told.tell_or_keep(command, self.lacking(), self.load, self.world.now))
 
     def lacking(self) -> list[tuple[NodeId, RunSet]]:
         """See `NodeState`."""

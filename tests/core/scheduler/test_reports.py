@@ -10,7 +10,7 @@ SETTINGS = SwarmSettings(have_interval_s=0.02)
 
 
 def sent(batch: HaveBatch, now: float) -> list[int]:
-    return [batch.take(now, 0.0, Rarity()).runs] if batch.is_due(now) else []
+    return [batch.take_batch(now, 0.0, Rarity()).runs] if batch.is_due(now) else []
 
 
 def test_neighbours_hear_at_once_and_then_in_batches() -> None:
