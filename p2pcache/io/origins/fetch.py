@@ -16,7 +16,7 @@ from p2pcache.io.origins.retry import Abandoned, never
 log = logging.getLogger(__name__)
 
 # Received, hashed and written at once: at most 64 MiB for 64 readers. Half as much costs a tenth more processor time
-# (docs/lab/0066): each step of a slice waits for the interpreter's lock.
+# (docs/lab/0064): each step of a slice waits for the interpreter's lock.
 SLICE_BYTES = 1 << 20
 
 _buffers = threading.local()  # one reused slice buffer per worker thread
