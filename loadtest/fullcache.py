@@ -26,9 +26,10 @@ from blake3 import blake3
 
 from loadtest.kit.cluster import Agent, clean_environ, run_command
 from loadtest.kit.daemons import P2PCACHE, StartError, exit_on_signals
-from loadtest.kit.flags import count, out_file
+from loadtest.kit.flags import count, duration, out_file
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, encode, make_file, make_manifest
+from p2pcache.core.units import parse_duration
 from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
@@ -81,8 +82,8 @@ def _chunks(layout: Layout, contents: dict[str, bytes]) -> Iterator[tuple[int, b
         yield chunk, data[layout.first_place(chunk).blob]
 
 
-def measure(home: Path, turns: int, files: int) -> dict[str, Any]:
-    """Start agents, list, and pull what needs room."""
+def measure(home: Path, turns: int, files: int, up_s: float) -> dict[str, Any]:
+    """Start agents, list, and pull what needs room after `up_s` seconds."""
     environ = clean_environ(home)
     origin = home / "origin"
     origin.mkdir(exist_ok=True)
@@ -95,14 +96,16 @@ def measure(home: Path, turns: int, files: int) -> dict[str, Any]:
             first.append(_ls(agent, environ))
             time.sleep(SERVED_S)
             later += [_ls(agent, environ) for _ in range(3)]
-    pulls = [_pull(home, flags, environ, files) for _ in range(turns)]
+    pulls = [_pull(home, flags, environ, files, up_s) for _ in range(turns)]
     return {
         "start_s": starts, "start_cpu_s": cpu, "ls_first_s": first, "ls_s": later,
         "first_byte_s": [pull["first_byte_s"] for pull in pulls], "pulls": pulls,
     }  # fmt: skip
 
 
-def _pull(home: Path, flags: list[str], environ: dict[str, str], files: int) -> dict[str, Any]:
+def _pull(
+    home: Path, flags: list[str], environ: dict[str, str], files: int, up_s: float
+) -> dict[str, Any]:
     """Pull a new model, for which others must go."""
     ref = f"big/new:v{random.getrandbits(32)}"
     new = home / "new"
@@ -114,7 +117,7 @@ def _pull(home: Path, flags: list[str], environ: dict[str, str], files: int) -> 
     # Just below the high mark, so that nothing goes before the pull asks for it.
     flags = [*flags, "--cache-quota", str(filled), "--cache-high", "1", "--cache-low", "0.99"]
     with _agent(home, flags, environ) as (agent, _):
-        time.sleep(SERVED_S)
+        time.sleep(up_s)
         before, used = _remote(agent), agent.cpu_s()
         began = time.monotonic()
         done = list(agent.client.pull(ref))[-1]
@@ -186,6 +189,12 @@ def main() -> int:
     add("--models", type=count, default=1000, help="models [1000]")
     add("--files", type=count, default=200, help="files of each, 4 KiB [200]")
     add("--turns", type=count, default=3, help="starts of the agent, and pulls [3]")
+    add(
+        "--up",
+        type=duration,
+        default=f"{SERVED_S:g}s",
+        help="for how long an agent is up before a pull [5s]",
+    )
     add("--dir", type=Path, help="where the cache is, or is built, to stay there")
     add("--json", type=out_file, metavar="FILE", help="write all numbers here")
     options = parser.parse_args()
@@ -196,7 +205,7 @@ def main() -> int:
         if not (home / "cache").exists():
             build(home / "building", options.models, options.files)
             (home / "building").rename(home / "cache")
-        result = measure(home, options.turns, options.files)
+        result = measure(home, options.turns, options.files, parse_duration(options.up))
     except (StartError, P2PCacheError, OSError) as error:
         print(f"fullcache: {error}", file=sys.stderr)
         return 2

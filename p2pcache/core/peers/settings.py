@@ -23,7 +23,7 @@ FIRST_STEPS_S = 6.0
 
 # Runs' time for which a run that several neighbours have waits to be told: by then most of them have heard of it.
 HAVE_WAIT_RUNS = 4
-HAVE_WAIT_S = (
-    0.5  # at most: in a slow swarm each wait would make the pace slower, and so the waits longer
-)
-LAST_RUNS = 32  # a neighbour that lacks no more is told at once: each way to one of them may be the last that it needs
+# At most: in a slow swarm each wait would make the pace slower, and so the waits longer.
+HAVE_WAIT_S = 0.5
+# A neighbour that lacks no more is told at once: each way to one of them may be the last that it needs.
+LAST_RUNS = 32

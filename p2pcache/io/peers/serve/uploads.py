@@ -89,9 +89,8 @@ class Uploads:
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
-        self.on_ended: Callable[[], None] = lambda: (
-            None
-        )  # an upload was sent, and its slot may be free
+        # An upload was sent, and its slot may be free.
+        self.on_ended: Callable[[], None] = lambda: None
         self.idle = asyncio.Event()  # nothing is active or waiting
         self.idle.set()
 
