@@ -125,6 +125,10 @@ class Removal:
         self._unfinished[digest] = value
         return self._finish(digest)
 
+    def drop_unfinished(self, digest: str) -> None:
+        """A model is here again: an eviction that couldn't be written down must not go on with its new bytes."""
+        self._unfinished.pop(digest, None)
+
     def let_go(self, model: ModelStore, runs: RunSet) -> int:
         """Give back the disk space of some runs of a model; it isn't shown any more, and the rest is served.
 

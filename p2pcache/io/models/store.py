@@ -167,6 +167,7 @@ class Store:
         row = ModelRow(layout.digest, manifest.size_bytes, len(manifest.files), time.time())
         self._records.add_model(row, [(b.id, b.size) for b in layout.blobs])
         self._manifests.on_back(layout.digest)
+        self.removal.drop_unfinished(layout.digest)
 
     def get(self, digest: str) -> ModelStore | None:
         """An open model, or one opened from its stored manifest; None if it isn't here, or was evicted."""

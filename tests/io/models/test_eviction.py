@@ -166,6 +166,24 @@ def test_it_works_on_a_disk_without_a_free_block(tmp_path: Path) -> None:
             assert store.models()[0].remote
 
 
+def test_a_model_that_is_back_isnt_evicted_by_what_was_left_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NoSpace("full")
+
+    one = model(1)
+    with contextlib.closing(open_store(tmp_path)) as store:
+        bring(store, one, REF)
+        with monkeypatch.context() as patch:
+            patch.setattr(Records, "evict_model", refuse)
+            store.evict_model(one.digest)
+        bring(store, one, REF)
+        store.keep_spare()
+        assert store.models()[0].complete
+        assert (tmp_path / "cache/models/team/llama/v1/weights-1.bin").exists()
+
+
 @pytest.mark.parametrize("error", [NoSpace("full"), Busy("locked", retry_after_s=1)])
 def test_records_that_cant_be_written_are_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
