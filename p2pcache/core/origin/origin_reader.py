@@ -11,6 +11,7 @@ from p2pcache.core.origin.request_concurrency import RequestConcurrency
 from p2pcache.core.origin.settings import (
     CORRUPT_AFTER,
     DIALS_AT_ONCE,
+    FIRST_READS,
     JOIN_BYTES,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
@@ -238,7 +239,9 @@ class OriginReader:
     @property
     def credit(self) -> int:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
-        return 0 if self.halted or not self._mine.needed else self._concurrency.most
+        if self.halted or not self._mine.needed:
+            return 0
+        return self._concurrency.most if self._by_itself.reads else FIRST_READS
 
     def alone(self, now: float) -> bool:
         """Whether this node decides by itself what to read."""

@@ -7,6 +7,9 @@ from p2pcache.core.format.chunking import MiB
 
 # -- leases of one node --
 
+# Reads at once, and leases, of a node that has read nothing: with eight at once the first run came when all came, and
+# nodes that nobody reaches took all leases of a small model.
+FIRST_READS = 1
 CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
 MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
 
@@ -28,10 +31,6 @@ MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like
 
 # -- without a tracker --
 
-# Reads at once of a node that has read nothing, and more for each that it has: with eight at once the first run came
-# when all came.
-FIRST_READS = 1
-MORE_PER_READ = 2
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
 MOST_UNDER_WAY = 64  # reads that a lost tracker had granted, whatever was measured
 # Runs without a holder that owners read at a time, over the reads that were under way: owners share them unevenly. It

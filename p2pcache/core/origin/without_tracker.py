@@ -15,7 +15,6 @@ from p2pcache.core.origin.settings import (
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
-    MORE_PER_READ,
     MOST_UNDER_WAY,
     RECENT_READS,
     REST_MAX_S,
@@ -218,11 +217,6 @@ class WithoutTracker:
         own = mine.needed & ~(mine.fetching | mine.leased | rotten)
         return list(mine.in_order(bitset.lowest(own, count) | own & mine.urgent))
 
-    @property
-    def known_reads(self) -> int:
-        """Reads at once that a node may begin after those that it has finished: few for the first run to come soon."""
-        return FIRST_READS + MORE_PER_READ * self.reads
-
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way.
 
@@ -230,8 +224,8 @@ class WithoutTracker:
             usual: reads at once that pay if one node reads alone.
             most: reads at once that no node may exceed.
         """
-        if not self.is_sole:
-            usual = min(usual, self.known_reads)
+        if not self.reads and not self.is_sole:
+            usual = FIRST_READS  # the first run comes soon
         share = 1 if self.is_cut_off else max(1, self.owners.share)
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
