@@ -172,8 +172,6 @@ def test_a_long_partition_costs_one_copy_per_side_at_most() -> None:
     assert report.t_last < 60.0, "both sides finish on their own"
 
 
-# The tracker tries many runs that no node may read a second time: 51 s alone.
-@pytest.mark.timeout(300)
 def test_nodes_that_cannot_dial_each_other_all_read_storage() -> None:
     """A firewall between all of them: four took 196 s for what is 16 s of storage, twelve were never done."""
     report = run(QUICK, nodes=8, hidden=8)

@@ -16,10 +16,11 @@ Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
 
 
-Tier = tuple[bool, bool, bool]
+Tier = tuple[int, bool, bool]
 """What is held against a reader: others may not get what it reads, it is slow, it failed last or is on probation."""
 
-FIT: Tier = (False, False, False)
+FIT: Tier = (0, False, False)
+DOUBTED, ASIDE = 1, 2  # nothing is known of its reach, for a run that members waited for; others don't reach it
 
 
 class ReaderChoice:
@@ -52,7 +53,7 @@ class ReaderChoice:
             again: members waited for it in vain. A reader that the tracker could dial comes before one of which
                 nothing is known: the latter's bytes may be of use to nobody.
         """
-        best, worst = None, (True, True, True)
+        best, worst = None, FIT
         for one in self._with_room(run, every=again):
             if self._readers.rests(one) or not self._readers.lacks(one, run):
                 continue
@@ -92,12 +93,12 @@ class ReaderChoice:
     def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
         readers, on_probation = self._readers, one.pace is Pace.PROBATION
         late = on_probation and not readers.slow_readers.ends_in_time(one, left, readers.at_once)
-        aside = one.node in readers.aside
-        if again:
-            aside = aside or one.reach is not Reach.REACHABLE
+        aside = ASIDE if one.node in readers.aside else 0
+        if again and not aside and one.reach is not Reach.REACHABLE:
+            aside = DOUBTED
         return aside, one.pace is Pace.SLOW or late, on_probation or one.failures > 0
 
-    def _will_be_read(self, run: RunIndex, left: int, against: tuple[bool, ...]) -> bool:
+    def _will_be_read(self, run: RunIndex, left: int, against: tuple[int, ...]) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(

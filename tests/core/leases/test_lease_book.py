@@ -171,6 +171,23 @@ def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial
         assert (given.get(7) == [0, 1]) is most
 
 
+def test_a_stuck_run_is_read_by_a_node_that_may_be_reached_before_those_that_cannot() -> None:
+    """Of eight nodes behind firewalls one wasn't known as such: the others were chosen, and passed over for it."""
+    book, have = make(8)
+    holder = 9
+    for node in (holder, A, B, C, D):
+        book.set_credit(node, 4)
+    for node in (B, C, D):
+        have.roster.members[node].reach = Reach.UNREACHABLE
+        book.readers.review(have.roster.members[node])
+    finish(book, have, holder, 0, 0.0)
+    have[holder] = 0xFF
+    book.on_have(holder, 0xFF, 0.0)
+    book.set_credit(holder, 0)
+    book.regrant(0b1111, 5.0)
+    assert book.grant(5.0) == {A: [0, 1, 2, 3]}
+
+
 def test_only_the_holder_of_a_lease_reports_a_wrong_read() -> None:
     book, _ = make()
     book.set_credit(A, 1)
