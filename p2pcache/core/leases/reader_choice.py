@@ -20,7 +20,8 @@ Tier = tuple[int, bool, bool]
 """What is held against a reader: others may not get what it reads, it is slow, it failed last or is on probation."""
 
 FIT: Tier = (0, False, False)
-DOUBTED, ASIDE = 1, 2  # nothing is known of its reach, for a run that members waited for; others don't reach it
+# Nothing is known of its reach, for a run that members waited for; others don't reach it.
+DOUBTED, ASIDE = 1, 2
 
 
 class ReaderChoice:

@@ -217,7 +217,8 @@ class Scheduler:
         if peer is not None:
             self._requester.deliveries.on_connected(peer)
         if peer is not None and peer.have & self._states.needed:
-            self._progress_at = now if peer.delivers else self._progress_at
+            if peer.delivers:
+                self._progress_at = now
             self._requester.deadline = now
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
