@@ -16,12 +16,11 @@ Burden = tuple[int, int, Place]
 """Leases in flight of a rack, those ever given, and which rack it is."""
 
 
-Tier = tuple[int, bool, bool]
-"""What is held against a reader: others may not get what it reads, it is slow, it failed last or is on probation."""
+Tier = tuple[bool, bool, bool, bool]
+"""What is held against a reader: others may not get what it reads, whether they do isn't known and some wait for the
+run, it is slow, it failed last or is on probation."""
 
-FIT: Tier = (0, False, False)
-# Nothing is known of its reach, for a run that members waited for; others don't reach it.
-DOUBTED, ASIDE = 1, 2
+FIT: Tier = (False, False, False, False)
 
 
 class ReaderChoice:
@@ -29,7 +28,7 @@ class ReaderChoice:
 
     Candidates are preferred in this order (the smallest tuple wins):
 
-    1. others get at what it reads, before a reader that stands aside;
+    1. others get at what it reads, before a reader that stands aside; for a run that members waited for, this is known;
     2. it isn't slow, before a slow one that rests, or whose read would be the last to end;
     3. its last read succeeded, as quickly as the others', before one that failed or is on probation;
     4. it would bring the run into its rack anyway, in the rack that reads least (`RackBalance`);
@@ -66,7 +65,7 @@ class ReaderChoice:
         if best is None:
             return None
         # All quick readers may have what is read again, so a slow one doesn't wait for them.
-        against = self._tier(best, left)[: 1 if again else 2]
+        against = self._tier(best, left)[: 2 if again else 3]
         return None if any(against) and self._will_be_read(run, left, against) else best
 
     def acceptable(self, *, every: bool) -> RunSet:
@@ -94,12 +93,11 @@ class ReaderChoice:
     def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
         readers, on_probation = self._readers, one.pace is Pace.PROBATION
         late = on_probation and not readers.slow_readers.ends_in_time(one, left, readers.at_once)
-        aside = ASIDE if one.node in readers.aside else 0
-        if again and not aside and one.reach is not Reach.REACHABLE:
-            aside = DOUBTED
-        return aside, one.pace is Pace.SLOW or late, on_probation or one.failures > 0
+        aside = one.node in readers.aside
+        doubted = again and one.reach is not Reach.REACHABLE
+        return aside, doubted, one.pace is Pace.SLOW or late, on_probation or one.failures > 0
 
-    def _will_be_read(self, run: RunIndex, left: int, against: tuple[int, ...]) -> bool:
+    def _will_be_read(self, run: RunIndex, left: int, against: tuple[bool, ...]) -> bool:
         """Whether a reader that stands less aside, or isn't slow, will read this run, if not now."""
         readers = self._readers
         return any(
