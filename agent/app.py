@@ -42,6 +42,7 @@ from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
+from p2pcache.agent.node.model_opener import ModelOpener
 from p2pcache.agent.node.origin_opener import OriginOpener
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
@@ -215,6 +216,9 @@ class AgentApp:
             Labeller(self.context, in_cluster(self._name)) if settings.kubernetes_labels else None
         )
         self._opener = OriginOpener(self.context, self.resolver, self.queries)
+        self._models = ModelOpener(
+            self.context, self.downloads, lambda: self.listeners.gate.calls > 0
+        )
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -226,7 +230,7 @@ class AgentApp:
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await pools.STEPS.run(self.far_sites.start)
-                await self.downloads.seed_first()
+                await self._models.open_first()
                 if self.settings.origin:
                     await self._opener.use(self.settings.origin)
                 if self.link is not None:
@@ -246,7 +250,7 @@ class AgentApp:
                 if self._labeller is not None:
                     self._labeller.start()
                 await stack.enter_async_context(self.listeners.listening(self.api, self._doors))
-                self.tasks.spawn_contained(self.downloads.seed_rest(), name="seed")
+                self.tasks.spawn_contained(self._models.open_rest(), name="open-models")
                 self.seeds.start()
                 log.info(
                     "agent %s: peers at %s, API at %s, cache %s", format_node(self.node), self.advertise,

@@ -97,6 +97,7 @@ class Gate:
             limits: of rates and of calls at once.
         """
         self.stopping = asyncio.Event()
+        self.calls = 0  # that are being answered now
         self._key = key
         self._clients = Rights(Scope.PULL, client_namespaces)
         self._limits = limits
@@ -163,8 +164,12 @@ class Gate:
             caller.need(rule.scope, EVERY if rule.where == "node" else "", call)
         if self.stopping.is_set() and request.method != "GET":
             raise Unreachable("the agent is stopping; try again when it is back")
-        async with self._place(caller, rule):
-            return await handler(request)
+        self.calls += 1
+        try:
+            async with self._place(caller, rule):
+                return await handler(request)
+        finally:
+            self.calls -= 1
 
     # -- the caller --------------------------------------------------------------------------------
 

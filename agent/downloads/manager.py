@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from math import inf
 
 from p2pcache.agent.context import AgentContext
@@ -25,7 +25,6 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
-SEED_FIRST = 20  # models that are served before the agent answers: each takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = 0.02  # between two looks whether a download has left: a flush takes milliseconds
@@ -62,32 +61,10 @@ class DownloadManager:
         self._need_signature = need_signature
         self._trusted = context.settings.compile_cache_namespaces
         self.opening = Turns()
-        self._unseeded: dict[str, str] = {}  # names of the models here that no swarm has yet
+        self.unopened: dict[str, str] = {}  # names of the models here that no swarm has yet
         self._runner = DownloadRunner(context, journal, bringing)
         self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
-
-    async def seed_first(self) -> None:
-        """Serve the models of the cache that were used last; usual nodes have no more."""
-        self._unseeded = await pools.STEPS.run(self._context.store.labels)
-        await self._seed(list(self._unseeded)[:SEED_FIRST])
-
-    async def seed_rest(self) -> None:
-        """Serve the rest of the cache. Thousands of files take seconds, in which the agent answers already."""
-        await pools.STEPS.run(self._context.store.models)  # slow once; `ls` mustn't wait for that
-        await self._seed(list(self._unseeded))
-
-    async def _seed(self, digests: Iterable[str]) -> None:
-        for digest in digests:
-            if digest not in self._unseeded:
-                continue  # it was evicted, or removed
-            try:
-                model = await pools.STEPS.run(self._context.store.get, digest)
-            except P2PCacheError as error:
-                log.warning("model blake3:%s in the cache can't be used: %s", digest, error)
-                continue
-            if model is not None and (label := self._unseeded.pop(digest, None)) is not None:
-                self.join_swarm(model, label)
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
@@ -141,7 +118,7 @@ class DownloadManager:
         if swarm is not None and swarm.store.pins:
             raise Conflict("a pull or a push uses the model's files; try again when it has ended")
         self.swarms.pop(digest, None)
-        self._unseeded.pop(digest, None)
+        self.unopened.pop(digest, None)
         self.asked_tags.pop(digest, None)
         if swarm is not None:
             swarm.pause()
