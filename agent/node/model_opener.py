@@ -64,5 +64,6 @@ class ModelOpener:
     async def _rest(self, took_s: float) -> None:
         """Leave the processor to those that wait: a thread that opens a model holds up all others."""
         ends = time.monotonic() + min(MOST_REST_S, REST_TIMES * took_s)
-        while self._clients_wait() and time.monotonic() < ends:
+        # Polled: nothing else needs an event for it.
+        while self._clients_wait() and time.monotonic() < ends:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)

@@ -50,7 +50,7 @@ async def test_opening_rests_while_somebody_waits_and_ends_all_the_same(
     async with agent(tmp_path, origin=origin) as app:
         await _closed(app)
         opener = ModelOpener(app.context, app.downloads, lambda: waits)
-        work = asyncio.ensure_future(opener.open_first())
+        work = asyncio.gather(opener.open_first())
         while not app.downloads.swarms:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
@@ -59,7 +59,7 @@ async def test_opening_rests_while_somebody_waits_and_ends_all_the_same(
         await work
         assert len(app.downloads.swarms) == 1
         waits = True
-        work = asyncio.ensure_future(opener.open_rest())
+        work = asyncio.gather(opener.open_rest())
         while len(app.downloads.swarms) < 2:
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.2)
@@ -80,10 +80,10 @@ async def test_a_running_pull_is_somebody_who_waits(
         async with client(app) as session, session.get("/v1/status") as answer:
             assert answer.status == 200
         assert app.listeners.gate.calls == 0
-        work = asyncio.ensure_future(pull(app, f"team/m{COUNT}:v1"))
+        work = asyncio.gather(pull(app, f"team/m{COUNT}:v1"))
         while not reads.begun:
             await asyncio.sleep(0.01)
         assert app.listeners.gate.calls == 1
         reads.let_go.set()
-        assert (await work)["event"] == "done"
+        assert (await work)[0]["event"] == "done"
         assert app.listeners.gate.calls == 0
