@@ -73,9 +73,6 @@ class LeaseSettings:
     # Leases in flight over the swarm, at first and at least: reads that begin together end together, and until then
     # there is nothing to spread.
     in_flight: int = 4
-    # Of them, those of one reader until the first read has ended. A storm's first reader is alone for an instant: it
-    # would get all of them, and then be the only uploader (docs/lab/0040).
-    first_share: int = 1
     # Leases in flight at most, whatever the way to storage holds (docs/lab/0028).
     most_in_flight: int = 128
     # Multiple of the usual read time above which a reader is slow and rests (docs/lab/0013).

@@ -114,8 +114,7 @@ class ReaderChoice:
         # A second read of a node starves beside the first ones of all: it has to be worth it. Where some have one, no
         # lease may wait because all have their share.
         even = readers.at_once / count
-        share = max(ceil(even) if even >= WORTH_TWO else 1, ceil(readers.concurrency.least / count))
-        return share if readers.concurrency.measured else min(share, readers.first_share)
+        return max(ceil(even) if even >= WORTH_TWO else 1, ceil(readers.concurrency.least / count))
 
 
 class RackBalance:

@@ -59,7 +59,6 @@ class Readers:
         self.aside: set[NodeId] = set()
         self.slow_readers = SlowReaders(settings.slow_node_ratio)
         self.dice = dice
-        self.first_share = settings.first_share
         self._members = members
         self._settings = settings
         self._concurrency = self._unmeasured()  # of all of them together

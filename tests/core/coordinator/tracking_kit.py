@@ -37,7 +37,7 @@ class World:
         self.now = 1000.0
         self.tracking = TrackerState(
             epoch=EPOCH, members=members or MemberSettings(), remembered=remembered, origin="s3://m",
-            leases=LeaseSettings(in_flight=16, first_share=16, most_in_flight=most_in_flight),
+            leases=LeaseSettings(in_flight=16, most_in_flight=most_in_flight),
         )  # fmt: skip
         self.sent: list[tuple[int, m.ToAgent]] = []
         self.closed: list[int] = []

@@ -35,7 +35,7 @@ def make(
     roster = Roster("ab" * 32, runs, 7)
     for node in nodes:
         roster.enter(Member(node, "h:1"))
-    knobs = {"in_flight": 16, "first_share": 16, **knobs}
+    knobs = {"in_flight": 16, **knobs}
     settings = dataclasses.replace(SETTINGS, **knobs)  # type: ignore[arg-type]
     return LeaseBook(roster, settings, 7), Have(roster)
 

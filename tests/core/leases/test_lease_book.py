@@ -21,17 +21,6 @@ def test_fair_share_in_file_order() -> None:
     assert book.grant(0.0) == {}
 
 
-def test_until_the_first_read_has_ended_each_reader_has_one_lease() -> None:
-    """A storm's first reader is alone for an instant."""
-    book, have = make(in_flight=4, first_share=1)
-    book.set_credit(A, 8)
-    assert book.grant(0.0) == {A: [0]}
-    book.set_credit(B, 8)
-    assert book.grant(0.1) == {B: [1]}
-    finish(book, have, A, 0, 0.2)
-    assert len(book.grant(0.2)[A]) == 2
-
-
 def test_at_most_the_credit() -> None:
     book, _ = make()
     book.set_credit(A, 3)

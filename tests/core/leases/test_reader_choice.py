@@ -29,9 +29,7 @@ class Storm:
             for _ in range(size):
                 self.enter(place)
         self.roster.flush_list(0.0)
-        settings = dataclasses.replace(
-            LeaseSettings(), in_flight=16, first_share=16, most_in_flight=most
-        )
+        settings = dataclasses.replace(LeaseSettings(), in_flight=16, most_in_flight=most)
         self.book = LeaseBook(self.roster, settings, 7)
         for node in self.places:
             self.book.set_credit(node, 8)
