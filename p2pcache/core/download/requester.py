@@ -22,7 +22,6 @@ from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import ALL, Blame, Cancel, Command, Request
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Story
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import RunIndex, RunSet
@@ -76,14 +75,14 @@ class Requester:
         self._settings = settings
         self._dice = dice
         self._story = story
-        self._requests = Requests(run_bytes, states)
+        self.requests = Requests(run_bytes, states)
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._timing = timing = RequestTiming()
         self.pace = SwarmPace(now)
-        self.deliveries = Deliveries(book, self._requests, timing, settings, on)
-        self._limits = RequestLimits(self._requests, book, settings, on)
+        self.deliveries = Deliveries(book, self.requests, timing, settings, on)
+        self._limits = RequestLimits(self.requests, book, settings, on)
         self._endgame = Endgame(
-            self._requests, states, book, self._limits, timing, settings, dice
+            self.requests, states, book, self._limits, timing, settings, dice
         )  # fmt: skip
         self._bridge_timer = BridgeTimer(states, book, timing, settings, now, on)
         self._review_at = now
@@ -110,7 +109,7 @@ class Requester:
         Raises:
             LocalProtocolError: no such request is in flight.
         """
-        request = self._requests.pop(number)
+        request = self.requests.pop(number)
         self._story.note(now, request.run, WORDS[outcome], request.peer.node)
         if waited_s and request.since == request.started:
             self._timing.on_answer(waited_s)
@@ -131,9 +130,9 @@ class Requester:
             out: commands are added here.
         """
         self._bridge_timer.on_run(now)
-        if not runs & self._states.requested and not self._requests.probes:
+        if not runs & self._states.requested and not self.requests.probes:
             return
-        for number, request in self._requests.by_number.items():
+        for number, request in self.requests.by_number.items():
             if request.live and runs >> request.run & 1:
                 self._release(request, now)
                 request.peer.on_request_ended(0, now)
@@ -141,7 +140,7 @@ class Requester:
 
     def on_peer_gone(self, peer: Peer, now: float) -> None:
         """A neighbour is gone: its runs are free at once; the ends of its requests are still awaited."""
-        for request in self._requests.by_number.values() if peer.in_flight else ():
+        for request in self.requests.by_number.values() if peer.in_flight else ():
             if request.live and request.peer is peer:
                 self._release(request, now)
                 self._story.note(now, request.run, "left by", peer.node)
@@ -215,7 +214,7 @@ class Requester:
         out.append(Blame(node, request.run))
 
     def _release(self, request: PeerRequest, now: float) -> None:
-        self._requests.retire(request, now, self._timing.answer_s)
+        self.requests.retire(request, now, self._timing.answer_s)
 
     # -- what to do ---------------------------------------------------------------------------
 
@@ -227,7 +226,7 @@ class Requester:
             now: seconds.
             out: commands are added here.
         """
-        self.deadline = self._bridge_timer.look_beyond(self._requests.by_number.values(), now)
+        self.deadline = self._bridge_timer.look_beyond(self.requests.by_number.values(), now)
         if now >= self._review_at:
             self._review(now)
         retry_at = math.inf
@@ -265,7 +264,7 @@ class Requester:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, idle=True)
         yield RequestPass("fill", ALL, everybody, per_peer)
-        if self._requests.flowing <= LONELY:
+        if self.requests.flowing <= LONELY:
             yield RequestPass("blind", ALL, everybody, per_peer, blind=True)
 
     def _about_to_end(self, now: float) -> Iterator[Peer]:
@@ -277,7 +276,7 @@ class Requester:
         if self._limits.full:
             return
         lead_s = LEAD * self._timing.answer_s
-        for request in list(self._requests.by_number.values()):
+        for request in list(self.requests.by_number.values()):
             peer = request.peer
             if request.asked_ahead or not request.live or peer.in_flight != 1:
                 continue
@@ -338,7 +337,7 @@ class Requester:
         self, peer: Peer, run: RunIndex, now: float, out: list[Command],
         *, duplicate: bool = False, waits: bool = False,
     ) -> None:  # fmt: skip
-        number = self._requests.on_sent(peer, run, now, waits=waits, duplicate=duplicate)
+        number = self.requests.on_sent(peer, run, now, waits=waits, duplicate=duplicate)
         self.deadline = min(self.deadline, now + self._endgame.patience_s(peer))
         peer.on_request(now)
         self._story.counters.requests += 1
@@ -346,13 +345,7 @@ class Requester:
         priority = Priority.URGENT if peer.distance else Priority.USUAL  # a whole rack waits for it
         out.append(Request(number, peer.node, run, priority))
 
-    # -- for people and tests -----------------------------------------------------------------
-
-    def views(self, now: float) -> Iterator[InFlight]:
-        """The live requests, the oldest first, for people."""
-        return self._requests.views(now)
-
     def check(self) -> None:
         """Assert the invariants of its parts."""
-        self._requests.check(self._book.peers)
+        self.requests.check(self._book.peers)
         self.deliveries.check()

@@ -7,84 +7,67 @@ known last, and may be gone for long: packets to them are swallowed, so more dia
 
 import math
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from p2pcache.core.origin.settings import (
-    DIAL_TIMEOUT_S,
-    MAX_DIALS,
-)
+from p2pcache.core.origin.settings import DIAL_TIMEOUT_S, MAX_DIALS
+from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.settings import SwarmSettings
+from p2pcache.core.swarm.commands import Dial
 from p2pcache.ids import NodeId
 
 
 class Isolation:
     """Since when a node has no neighbour, and which members it has dialled in vain since then."""
 
-    def __init__(self, node: NodeId, settings: SwarmSettings, now: float) -> None:
+    def __init__(self, node: NodeId, book: PeerBook, settings: SwarmSettings, now: float) -> None:
         """A node without a neighbour.
 
         Args:
             node: this node.
+            book: its neighbours.
             settings: how long a node waits before it believes that it is isolated.
             now: seconds.
         """
         self._node = node
+        self._book = book
         self._settings = settings
         self._alone_since = now  # inf: there is a neighbour
         self._dialled: dict[NodeId, float] = {}  # when we dialled a member to find out
-        self._failed: set[NodeId] = set()
+        self._failed: set[NodeId] = set()  # members that can't be dialled, or sent wrong bytes
 
-    def on_neighbour(self) -> None:
-        """There is a neighbour."""
-        self._restart(math.inf)
-
-    def on_alone(self, now: float) -> None:
-        """The last neighbour is gone, or from now on it matters that there is none."""
-        self._restart(now)
-
-    def on_unreachable(self, nodes: Iterable[NodeId]) -> None:
-        """Dials to these members failed, or they sent wrong bytes."""
-        if self._alone_since < math.inf:
-            self._failed.update(nodes)
-
-    def next_dials(self, members: Sequence[NodeId], at_once: int, now: float) -> list[NodeId]:
-        """The members to dial now; they count as dialled.
-
-        Args:
-            members: of the swarm, ascending.
-            at_once: how many at most.
-            now: seconds.
-        """
-        untried = self._untried(members)[: min(at_once, MAX_DIALS - len(self._dialled))]
-        self._dialled.update(dict.fromkeys(untried, now))
-        return untried
-
-    def is_certain(self, members: Sequence[NodeId], now: float) -> bool:
-        """Whether the node is isolated: it was alone for long enough, and every dial failed.
-
-        Args:
-            members: of the swarm, ascending.
-            now: seconds.
-        """
-        if now < self._alone_since + self._settings.owner_patience_s or not self._failed:
-            return False
-        ended = (
-            node in self._failed or now >= at + DIAL_TIMEOUT_S
-            for node, at in self._dialled.items()
-        )  # fmt: skip
-        return all(ended) and not self._untried(members)
-
-    def _untried(self, members: Sequence[NodeId]) -> list[NodeId]:
-        known = {*members}
-        self._dialled = {node: at for node, at in self._dialled.items() if node in known}
-        if self._alone_since == math.inf or len(self._dialled) >= MAX_DIALS:
-            return []
-        # Each node begins behind its own id, or all lonely nodes would dial the same members.
-        first = bisect(members, self._node)
-        tried = {self._node, *self._dialled, *self._failed}
-        return [one for one in (*members[first:], *members[:first]) if one not in tried]
-
-    def _restart(self, alone_since: float) -> None:
+    def restart(self, alone_since: float) -> None:
+        """Since then there is no neighbour, or it matters from then on that there is none; inf: there is one."""
         self._alone_since = alone_since
         self._dialled.clear()
         self._failed.clear()
+
+    def on_dial_failed(self, node: NodeId) -> None:
+        """A member couldn't be reached."""
+        if self._alone_since < math.inf:
+            self._failed.add(node)
+
+    def probe(self, members: Sequence[NodeId], at_once: int, now: float) -> list[Dial] | None:
+        """The next dials; None: the node is isolated. It was alone for long enough, and every dial failed.
+
+        Args:
+            members: of the swarm, ascending.
+            at_once: dials that begin now, at most.
+            now: seconds.
+        """
+        self._failed |= self._book.banned.keys()
+        known = {*members}
+        self._dialled = {node: at for node, at in self._dialled.items() if node in known}
+        # Each node begins behind its own id, or all lonely nodes would dial the same members.
+        first = bisect(members, self._node)
+        tried = {self._node, *self._dialled, *self._failed}
+        untried = [one for one in (*members[first:], *members[:first]) if one not in tried]
+        fresh = untried[: min(at_once, MAX_DIALS - len(self._dialled))]
+        under_way = any(
+            node not in self._failed and now < at + DIAL_TIMEOUT_S
+            for node, at in self._dialled.items()
+        )
+        long = now >= self._alone_since + self._settings.owner_patience_s
+        if long and self._failed and not fresh and not under_way:
+            return None
+        self._dialled.update(dict.fromkeys(fresh, now))
+        return self._book.dials(fresh)

@@ -1,8 +1,7 @@
 """What one node reads from the origin for one swarm: its leases and its reads in flight."""
 
 import math
-from collections.abc import Iterator, Sequence
-from random import Random
+from collections.abc import Sequence
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
@@ -19,7 +18,6 @@ from p2pcache.core.origin.settings import (
 )  # fmt: skip
 from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import (
     ALL,
@@ -33,7 +31,6 @@ from p2pcache.core.swarm.commands import (
 )  # fmt: skip
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm.story import WORDS, Story
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -46,8 +43,8 @@ class OriginReader:
     """
 
     def __init__(
-        self, node: NodeId, run_bytes: Sequence[int], mine: RunStates, book: PeerBook,
-        settings: SwarmSettings, dice: Random, story: Story, pace: SwarmPace, *, tracker: bool, now: float,
+        self, node: NodeId, run_bytes: Sequence[int], mine: RunStates, book: PeerBook, settings: SwarmSettings,
+        story: Story, by_itself: WithoutTracker, now: float,
     ) -> None:  # fmt: skip
         usual = settings.origin_fetches
         self._concurrency = RequestConcurrency(usual, usual + settings.origin_ahead)
@@ -55,11 +52,8 @@ class OriginReader:
         self._book = book
         self._settings = settings
         self._story = story
-        self._by_itself = WithoutTracker(
-            node, mine, book, settings, dice, pace, tracker=tracker, now=now
-        )
-        self.owners = self._by_itself.owners
-        self._isolation = Isolation(node, settings, now)
+        self._by_itself = by_itself
+        self._isolation = Isolation(node, book, settings, now)
         self.readings = Readings()
         largest = max(run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
@@ -81,54 +75,44 @@ class OriginReader:
         self._told_urgent = 0
         self._mine.leased |= self._mine.fetching
 
-    def on_tracker_down(self, now: float, *, silent: bool, unheard: bool) -> None:
-        """The tracker is gone, or silent; this node keeps its leases."""
-        self._by_itself.on_tracker_down(now, silent=silent, unheard=unheard)
-
     def on_peer_joined(self, node: NodeId) -> None:
         """A member is connected; it is a neighbour unless it is banned."""
-        self.owners.on_peer_joined(node)
+        self._by_itself.owners.on_peer_joined(node)
         if self._book.peers:
-            self._isolation.on_neighbour()
+            self._isolation.restart(math.inf)
             self._end_cut_off()
 
     def on_peer_left(self, node: NodeId, now: float) -> None:
         """A neighbour's connection broke."""
-        self.owners.on_peer_left(node)
+        self._by_itself.owners.on_peer_left(node)
         self.on_perhaps_alone(now)
 
     def on_peer_banned(self, node: NodeId, now: float) -> None:
         """A neighbour sent wrong bytes and is no neighbour any more."""
-        self.owners.on_peer_failed(node)
+        self._by_itself.owners.on_peer_failed(node)
         self.on_perhaps_alone(now)
 
     def on_dial_failed(self, node: NodeId, now: float) -> None:
         """A member couldn't be reached."""
-        self._isolation.on_unreachable({node})
-        self.owners.on_peer_failed(node)
-        self.replan(now)
+        self._isolation.on_dial_failed(node)
+        self._by_itself.owners.on_peer_failed(node)
+        self._by_itself.replan(now)
 
     def on_perhaps_alone(self, now: float) -> None:
         """There may be no neighbour any more, or from now on it matters that there is none."""
         if not self._book.peers:
-            self._isolation.on_alone(now)
-        self.replan(now)
-
-    @property
-    def is_cut_off(self) -> bool:
-        """Whether no other node can be reached, so that nobody brings the runs that the tracker granted to others."""
-        return self._by_itself.is_cut_off
+            self._isolation.restart(now)
+        self._by_itself.replan(now)
 
     def probe_isolation(self, now: float, out: list[Command]) -> None:
         """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
         if not self._by_itself.tracker_up and not self._by_itself.knows_no_grants(now):
             return
-        members = self.owners.members
         at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
-        self._isolation.on_unreachable(self._book.banned)
-        if not self._isolation.is_certain(members, now):
-            out += self._book.dials(self._isolation.next_dials(members, at_once, now))
-        elif not self.is_cut_off:
+        dials = self._isolation.probe(self._by_itself.owners.members, at_once, now)
+        if dials is not None:
+            out += dials
+        elif not self._by_itself.is_cut_off:
             self._by_itself.on_cut_off(now)
             out.append(CutOff())
 
@@ -222,18 +206,6 @@ class OriginReader:
         self.waiting.clear()
         self._cancel(self._mine.fetching, out)
 
-    def replan(self, now: float) -> None:
-        """Something changed that decides what this node may read without leases."""
-        self._by_itself.replan(now)
-
-    def replan_soon(self) -> None:
-        """A neighbour has more: plan again, but not for every have batch."""
-        self._by_itself.replan_soon()
-
-    def on_others_read(self, node: NodeId, runs: RunSet, quiet_s: float, now: float) -> None:
-        """A neighbour has runs that nobody had, after `quiet_s` seconds without a new run."""
-        self._by_itself.on_others_read(node, runs, quiet_s, now)
-
     # -- decisions --------------------------------------------------------------------------
 
     @property
@@ -242,10 +214,6 @@ class OriginReader:
         if self.halted or not self._mine.needed:
             return 0
         return self._concurrency.most if self._by_itself.reads else FIRST_READS
-
-    def alone(self, now: float) -> bool:
-        """Whether this node decides by itself what to read."""
-        return self._by_itself.alone(now)
 
     @property
     def heeds_haves(self) -> bool:
@@ -292,10 +260,6 @@ class OriginReader:
             wake = wake if full else min(wake, self._by_itself.deadline())
         return wake
 
-    def views(self, now: float) -> Iterator[InFlight]:
-        """The live reads, the oldest first, for people."""
-        return self.readings.in_flight(now)
-
     def check(self) -> None:
         """Assert the invariants."""
         mine = self._mine
@@ -306,8 +270,8 @@ class OriginReader:
 
     def _end_cut_off(self) -> None:
         """There is a neighbour, or nothing is needed: reads in flight become leases."""
-        if self.is_cut_off:
-            self._by_itself.on_reached()
+        if self._by_itself.is_cut_off:
+            self._by_itself.is_cut_off = False
             if self._by_itself.tracker_up:
                 self._mine.leased |= self._mine.fetching
 
@@ -345,7 +309,7 @@ class OriginReader:
             self._read_joined(now, out)
             return
         plan = self._by_itself.plan(self._rotten, quiet_s, now)
-        out += self._book.dials(plan.dial)
+        out += plan.dial
         for run in plan.read[: max(0, self._most_requests - self.readings.requests)]:
             self._fetch(run, now, out)
 

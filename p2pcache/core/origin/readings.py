@@ -84,7 +84,7 @@ class Readings:
             self._by_number[number].live = False
         return found
 
-    def in_flight(self, now: float) -> Iterator[InFlight]:
+    def views(self, now: float) -> Iterator[InFlight]:
         """The live reads, the oldest first, for people."""
         return (InFlight(reading.run, now - reading.started) for reading in self.live)
 

@@ -4,7 +4,7 @@ import math
 from random import Random
 
 from p2pcache.core import backoff, bitset
-from p2pcache.core.origin.owners import OriginOwners, Plan, patience
+from p2pcache.core.origin.owners import OriginOwners, Plan
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
     BEYOND_RATIO,
@@ -16,6 +16,7 @@ from p2pcache.core.origin.settings import (
     MIN_READ_S,
     MIN_SHARE,
     MOST_UNDER_WAY,
+    PATIENCE_RATIO,
     RECENT_READS,
     REST_MAX_S,
     REST_S,
@@ -59,7 +60,9 @@ class WithoutTracker:
         self._pace = pace
         self.tracker_up = False
         self._down_since = now if tracker else -math.inf
-        self.is_cut_off = False  # no other node can be reached
+        self.is_cut_off = (
+            False  # no other node can be reached, so that leases of others bring nothing
+        )
         # We were a member at the tracker that is gone, so we know some of its grants.
         self._met = False
         self._return_s = 0.0  # how long we wait for it to come back
@@ -67,7 +70,7 @@ class WithoutTracker:
         self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
         self._under_way = FILL_A_LINK  # reads of all nodes when it was lost
         self._unleased: RunSet = 0  # runs that it can't have granted to anybody
-        self.owners = OriginOwners(node, settings)
+        self.owners = OriginOwners(node, book, settings)
         if not tracker:
             self.owners.on_members((node,))
         self.reads = 0  # that this node has finished
@@ -110,10 +113,6 @@ class WithoutTracker:
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""
         self.is_cut_off, self._plan_at = True, now
-
-    def on_reached(self) -> None:
-        """There is a neighbour."""
-        self.is_cut_off = False
 
     def on_read_done(self, took_s: float) -> None:
         """This node has read a run, which took `took_s` seconds."""
@@ -158,7 +157,7 @@ class WithoutTracker:
     @property
     def is_sole(self) -> bool:
         """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
-        return self._down_since == -math.inf and self.owners.share <= 1
+        return self._down_since == -math.inf and len(self.owners.live) <= 1
 
     @property
     def governs(self) -> bool:
@@ -197,7 +196,7 @@ class WithoutTracker:
         if self._mine.fetching:
             quiet_s = 0.0  # our own reads don't end either, so storage is slow and no owner is passed over
         patience_s = self._patience_s(len(runs), now)
-        plan = self.owners.plan(runs, self._book.peers, quiet_s, now, patience_s)
+        plan = self.owners.plan(runs, quiet_s, now, patience_s)
         self._planned_at = now
         self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
         if now < self._grace_ends_at < self._plan_at:
@@ -226,7 +225,7 @@ class WithoutTracker:
         """
         if not self.reads and not self.is_sole:
             usual = FIRST_READS  # the first run comes soon
-        share = 1 if self.is_cut_off else max(1, self.owners.share)
+        share = 1 if self.is_cut_off else max(1, len(self.owners.live))
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
 
@@ -239,18 +238,30 @@ class WithoutTracker:
     @property
     def _grace_ends_at(self) -> float:
         """When the runs that the tracker granted have been read, or won't be; neighbours tell which of them were."""
-        alone_s = (
-            self._settings.owner_patience_s if self._met and self.owners.share <= 1 else math.inf
-        )
-        return self._down_since + min(self._grace_s, alone_s)
+        grace_s = self._grace_s
+        if self._met and len(self.owners.live) <= 1:
+            grace_s = min(grace_s, self._settings.owner_patience_s)
+        return self._down_since + grace_s
 
     def _patience_s(self, reads: int, now: float) -> float:
-        usual_s, pace_s = self._settings.owner_patience_s, self._pace.least_mean_s
-        if self.owners.share <= 1:
-            return usual_s  # no other owner's runs can reach this node
+        """How long an owner may bring nothing before it is passed over.
+
+        The runs that owners read at once share the origin's uplink and end together, and until then nothing comes from
+        anybody. With less patience all owners would be passed over and each node would read everything
+        (docs/lab/0027).
+
+        Args:
+            reads: runs that all nodes together may be reading now.
+            now: seconds.
+        """
+        pace_s, least_s = self._pace.least_mean_s, self._settings.owner_patience_s
+        if len(self.owners.live) <= 1:
+            return least_s  # no other owner's runs can reach this node
         if not self.reads:  # how quick storage is isn't known from here
-            return patience(reads, self._pace.estimated_s(now), usual_s)
-        return patience(reads, pace_s, LEAST_PATIENCE_S if pace_s else usual_s)
+            pace_s = self._pace.estimated_s(now)
+        elif pace_s:
+            least_s = LEAST_PATIENCE_S
+        return max(least_s, PATIENCE_RATIO * reads * pace_s)
 
     def _nearest(self, rotten: RunSet, now: float) -> RunSet:
         """The runs that owners should read next."""

@@ -29,7 +29,7 @@ class PeerBook:
         self.rarity = Rarity()
         # Holders where most of us may ask: a run that the rack has once is rare in the rack.
         self.rarity_in_rack = self.rarity
-        self._dialling: set[NodeId] = set()  # from a `Dial` to its end
+        self.dialling: set[NodeId] = set()  # from a `Dial` to its end
         self.banned: dict[NodeId, RunIndex] = {}  # node -> the run of which it sent wrong bytes
 
     # -- what happened ------------------------------------------------------------------------
@@ -45,7 +45,7 @@ class PeerBook:
             now: seconds.
             rtt_s: the shortest round trip to it; 0: not known.
         """
-        self._dialling.discard(node)
+        self.dialling.discard(node)
         self.on_disconnected(node)
         if node in self.banned:
             return None
@@ -64,13 +64,13 @@ class PeerBook:
 
     def dials(self, nodes: Iterable[NodeId]) -> list[Dial]:
         """Dials to members. One that is under way, whoever asked for it, isn't begun again."""
-        fresh = [node for node in nodes if node not in self._dialling]
-        self._dialling.update(fresh)
+        fresh = [node for node in nodes if node not in self.dialling]
+        self.dialling.update(fresh)
         return [Dial(node) for node in fresh]
 
     def on_dial_failed(self, node: NodeId) -> None:
         """A dial has ended without a connection."""
-        self._dialling.discard(node)
+        self.dialling.discard(node)
 
     def ban(self, node: NodeId, run: RunIndex) -> None:
         """A node sent wrong bytes of this run: never ask it again."""

@@ -14,6 +14,7 @@ from p2pcache.core.download.requester import Requester
 from p2pcache.core.download.stuck_watch import StuckWatch
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.origin_reader import OriginReader
+from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
@@ -64,11 +65,13 @@ class Scheduler:
         self._states = states = RunStates(len(run_bytes), have)
         self._book = book = PeerBook(Boundaries(node, len(run_bytes)))
         self._requester = Requester(run_bytes, states, book, settings, dice, story, now, on)
+        self._by_itself = WithoutTracker(
+            node, states, book, settings, dice, self._requester.pace, tracker=tracker, now=now
+        )
         self._origin = OriginReader(
-            node, run_bytes, states, book, settings, dice, story, self._requester.pace, tracker=tracker, now=now,
+            node, run_bytes, states, book, settings, story, self._by_itself, now
         )  # fmt: skip
         self._on = on
-        self._tracker_up = False
         self._epoch: int | None = None  # of the tracker that we were with last
         self._have_batch = HaveBatch(settings)
         self._progress_at = now  # when a needed run last came, or came into reach
@@ -119,7 +122,7 @@ class Scheduler:
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         if self._have_batch.is_due(now):
-            told_s = self.pace_s if self._tracker_up else 0.0
+            told_s = self.pace_s if self._by_itself.tracker_up else 0.0
             out.append(self._have_batch.take_batch(now, told_s, self._book.rarity_in_rack))
         if self._looks_out and now >= self._stuck.deadline:
             self._report_stuck(now)
@@ -166,7 +169,7 @@ class Scheduler:
     @property
     def cut_off(self) -> bool:
         """Whether no other node can be reached, so that this node reads all that it needs from the origin."""
-        return bool(self._states.needed) and self._origin.is_cut_off
+        return bool(self._states.needed) and self._by_itself.is_cut_off
 
     @property
     def pace_s(self) -> float:
@@ -187,7 +190,7 @@ class Scheduler:
         states = self._states
         return snapshot.waits_for(
             needed=states.needed, held=self._book.rarity.held, requested=states.requested,
-            fetching=states.fetching, tracker_up=self._tracker_up, alone=self._origin.alone(now),
+            fetching=states.fetching, tracker_up=self._by_itself.tracker_up, alone=self._by_itself.alone(now),
         )  # fmt: skip
 
     def view(self, now: float) -> snapshot.SwarmView:
@@ -195,10 +198,10 @@ class Scheduler:
         states, held = self._states, self._book.rarity.held
         return snapshot.SwarmView(
             states.needed, states.needed & held, self.waits_for(now),
-            tuple(self._book.views(states.needed, now)), tuple(self._requester.views(now)),
-            tuple(self._origin.views(now)),
+            tuple(self._book.views(states.needed, now)), tuple(self._requester.requests.views(now)),
+            tuple(self._origin.readings.views(now)),
             tuple((run, now - since) for run, since in self._origin.waiting.items()),
-            self._tracker_up, self._origin.alone(now),
+            self._by_itself.tracker_up, self._by_itself.alone(now),
         )  # fmt: skip
 
     def check(self) -> None:
@@ -244,10 +247,10 @@ class Scheduler:
         if runs and not peer.delivers:
             self._requester.deadline = now
         elif runs:
-            if not self._tracker_up:
+            if not self._by_itself.tracker_up:
                 if fresh := runs & ~held:
-                    self._origin.on_others_read(peer.node, fresh, now - self._progress_at, now)
-                self._origin.replan_soon()
+                    self._by_itself.on_others_read(peer.node, fresh, now - self._progress_at, now)
+                self._by_itself.replan_soon()
             self._progress_at = now if runs & self._states.needed else self._progress_at
             self._requester.on_have(peer, runs, now, self._out)
 
@@ -318,7 +321,7 @@ class Scheduler:
         change(runs)
         if idle:
             self._origin.on_perhaps_alone(now)
-        self._origin.replan(now)
+        self._by_itself.replan(now)
         self._requester.deadline = now
 
     # -- tracker and origin -----------------------------------------------------------------
@@ -326,7 +329,7 @@ class Scheduler:
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
         run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out, event.flow_s)
         self._settle(run, event.outcome, Source.ORIGIN, now)
-        self._origin.replan(now)
+        self._by_itself.replan(now)
         self._requester.deadline = now
 
     def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
@@ -337,7 +340,6 @@ class Scheduler:
         self._requester.deadline = now
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
-        self._tracker_up = True
         if self._epoch not in {None, event.epoch}:
             self._stuck.blame_again(self._out)
             if self._states.needed:
@@ -347,12 +349,11 @@ class Scheduler:
         self._origin.on_tracker_up()
 
     def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
-        self._tracker_up = False
-        self._origin.on_tracker_down(now, silent=event.silent, unheard=event.unheard)
+        self._by_itself.on_tracker_down(now, silent=event.silent, unheard=event.unheard)
 
     def _on_members(self, event: events.Members, now: float) -> None:
-        self._origin.owners.on_members(event.nodes)
-        self._origin.replan(now)
+        self._by_itself.owners.on_members(event.nodes)
+        self._by_itself.replan(now)
         self._book.on_members(event.nodes, event.rack, event.site)
         if self._book.has_boundaries and self._states.needed:
             self._requester.deadline = now  # what may be asked of which neighbour has changed
@@ -373,21 +374,23 @@ class Scheduler:
         """Some neighbours are doubted, or believed again: others may have to read what those have."""
         deliveries = self._requester.deliveries
         for node in deliveries.doubted:
-            self._origin.owners.on_peer_failed(node)
+            self._by_itself.owners.on_peer_failed(node)
             self._stuck.on_doubted(node, now)
         for node in deliveries.believed:
-            self._origin.owners.on_peer_joined(node)
-        if deliveries.believed and self._tracker_up:
+            self._by_itself.owners.on_peer_joined(node)
+        if deliveries.believed and self._by_itself.tracker_up:
             self._out.append(Stuck(0, recovered=tuple(deliveries.believed)))
         deliveries.doubted, deliveries.believed = [], []
-        self._origin.replan(now)
+        self._by_itself.replan(now)
 
     @property
     def _looks_out(self) -> bool:
         """Whether runs that are stuck are looked for: there is a tracker to tell, or no neighbour of many."""
         if not self._on.stuck_watch:
             return False
-        return self._tracker_up or (not self._book.peers and len(self._origin.owners.members) > 1)
+        return self._by_itself.tracker_up or (
+            not self._book.peers and len(self._by_itself.owners.members) > 1
+        )
 
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
@@ -395,5 +398,5 @@ class Scheduler:
         if not self._book.peers and not self.origin_runs and found.waited:
             self._origin.probe_isolation(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
-        if found.stuck and self._tracker_up:
+        if found.stuck and self._by_itself.tracker_up:
             self._stuck.report(found, self._out)

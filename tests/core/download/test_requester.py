@@ -73,9 +73,9 @@ def test_a_waiting_request_takes_the_place_of_one_that_ends_badly(outcome: Outco
     desk, sent = busy_desk()
     assert len(of(Request, desk.sleep(TOOK_S - TRIP_S))) == len(SENDERS)
     assert end(desk, sent[2], outcome) == [], "the limit is reached by the request that waited"
-    assert desk.s._requester._requests.flowing == SETTINGS.outstanding
+    assert desk.s._requester.requests.flowing == SETTINGS.outstanding
     desk.do(PeerLeft(2))
-    assert desk.s._requester._requests.flowing == SETTINGS.outstanding - 1
+    assert desk.s._requester.requests.flowing == SETTINGS.outstanding - 1
 
 
 def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
@@ -114,9 +114,9 @@ def test_a_recall_that_we_have_no_use_for_is_gone() -> None:
     (first, second) = (p for p in desk.s._book.peers.values() if p.refusals)
     desk.now += 0.1
     assert of(Request, desk.do(PeerHas(first.node, 0, 6))) == [], "others have our requests by now"
-    (asked, *_) = desk.s._requester._requests.by_number
+    (asked, *_) = desk.s._requester.requests.by_number
     end(desk, Request(asked, 0, 0), Outcome.REFUSED)
-    asked_of = {r.peer.node for r in desk.s._requester._requests.by_number.values()}
+    asked_of = {r.peer.node for r in desk.s._requester.requests.by_number.values()}
     assert not asked_of & {first.node, second.node}
     assert of(Request, desk.do(PeerHas(first.node, 1, 6))) == []
     desk.s.check()

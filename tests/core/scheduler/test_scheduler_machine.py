@@ -89,7 +89,7 @@ class Machine(RuleBasedStateMachine):
                 self.requests[number] = command
             case Fetch(number, run):
                 assert number not in self.fetches
-                assert self.granted >> run & 1 or self.s._origin.alone(self.now)
+                assert self.granted >> run & 1 or self.s._by_itself.alone(self.now)
                 self.fetches[number] = command
             case Cancel(number):
                 assert number in self.requests
@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
         # a refusal on a lost connection doesn't count for the next one
-        if outcome is Outcome.REFUSED and self.s._requester._requests.by_number[number].live:
+        if outcome is Outcome.REFUSED and self.s._requester.requests.by_number[number].live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:
