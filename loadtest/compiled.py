@@ -24,7 +24,6 @@ CORE = (
     "download/endgame",
     "download/in_flight",
     "download/piece_picker",
-    "download/request_limits",
     "download/requester",
     "leases/lease_book",
     "leases/lost_runs",

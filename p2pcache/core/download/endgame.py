@@ -6,7 +6,6 @@ from random import Random
 
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.in_flight import PeerRequest, Requests
-from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import ANYWHERE, NOT_YET, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
@@ -26,14 +25,13 @@ class Endgame:
     """
 
     def __init__(
-        self, requests: Requests, states: RunStates, book: PeerBook, limits: RequestLimits,
-        timing: RequestTiming, settings: SwarmSettings, dice: Random,
+        self, requests: Requests, states: RunStates, book: PeerBook, timing: RequestTiming,
+        settings: SwarmSettings, dice: Random,
     ) -> None:  # fmt: skip
         """Nothing is overdue."""
         self._requests = requests
         self._states = states
         self._book = book
-        self._limits = limits
         self._timing = timing
         self._settings = settings
         self._dice = dice
@@ -64,7 +62,7 @@ class Endgame:
         if self._states.fetching & self._book.rarity.held:
             in_flight += readings
         for one in in_flight:
-            if not self._limits.may_ask(across=True):
+            if not self._requests.may_ask(across=True):
                 return
             first = one.peer if isinstance(one, PeerRequest) else None
             # The run of a probe is free: it is asked of others without a duplicate.
@@ -89,6 +87,6 @@ class Endgame:
     ) -> Peer | None:
         others = [p for p in self._book.peers.values() if p is not first and p.delivers]
         return piece_picker.choose_peer(
-            others, 1 << run, now, self._limits.per_peer, self._dice,
+            others, 1 << run, now, self._requests.per_peer, self._dice,
             EVERYWHERE if anywhere else WITHIN,
         ).peer  # fmt: skip

@@ -1,15 +1,19 @@
-"""Requests to neighbours that haven't ended."""
+"""Requests to neighbours that haven't ended, and how many more may be sent."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
+from p2pcache.core.download.settings import FEW_PEERS, MOST_IDLE, NEAR_PLACES
+from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.errors import LocalProtocolError
-from p2pcache.ids import NodeId, RunIndex
+from p2pcache.ids import RunIndex
 
 
 @dataclass(slots=True)
@@ -47,15 +51,26 @@ class Requests:
     live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
     """
 
-    def __init__(self, run_bytes: Sequence[int], states: RunStates) -> None:
+    def __init__(
+        self, run_bytes: Sequence[int], states: RunStates, book: PeerBook, settings: SwarmSettings,
+        on: Mechanisms = ALL_ON,
+    ) -> None:  # fmt: skip
         """None yet.
 
         Args:
             run_bytes: length of each run in bytes.
             states: of our runs; `requested` is kept there.
+            book: of our neighbours.
+            settings: how many requests may flow.
+            on: the rules in force.
         """
         self._run_bytes = run_bytes
         self._states = states
+        self._book = book
+        self._settings = settings
+        self._on = on
+        self.halted = False  # our own disk failed: nothing more is asked for
+        self._link_requests = 0  # more, for the links to all neighbours
         self._next = 1
         self.by_number: dict[int, PeerRequest] = {}
         self.flowing = 0  # live ones, without probes and those that wait
@@ -133,14 +148,61 @@ class Requests:
         if alone:
             self._states.end_request(1 << request.run)
 
+    # -- how many more ------------------------------------------------------------------------
+
+    def on_link_measured(self) -> None:
+        """The link to a neighbour holds another number of runs than before."""
+        self._link_requests = sum(p.extra_requests for p in self._book.peers.values())
+
+    def may_ask(self, *, across: bool) -> bool:
+        """Whether one run more may be asked for.
+
+        Behind a thin uplink a request across a boundary takes long. Such requests would hold all places while the rack
+        has much for us, so a few places are for the rack only (docs/lab/0034).
+
+        Args:
+            across: whether it may be asked for across a boundary; false: within the rack only.
+        """
+        if self.full:
+            return False
+        if self.flowing < self._settings.outstanding + self._link_requests:
+            return True
+        if across or not self._book.has_boundaries or not self._on.near_places:
+            return False
+        near = sum(one.live and not one.peer.distance for one in self.by_number.values())
+        return near < NEAR_PLACES
+
+    @property
+    def may_ask_idle(self) -> bool:
+        """Whether a neighbour that serves nobody may be asked for one run more."""
+        return not self.full and self.flowing < MOST_IDLE
+
+    @property
+    def full(self) -> bool:
+        """Whether nothing more may be asked of anybody: enough bytes are in flight, or the disk failed."""
+        return self.halted or self.live_bytes >= self._settings.outstanding_bytes
+
+    @property
+    def per_peer(self) -> int:
+        """Requests in flight to one neighbour, beside one that waits and those that its link holds.
+
+        Neighbours count that have nothing for us at this moment: they soon will, and while several requests wait at
+        one neighbour the others stand idle.
+        """
+        few = len(self._book.peers) < FEW_PEERS
+        return self._settings.outstanding_few_peers if few else 1
+
+    # -- for people and tests -----------------------------------------------------------------
+
     def views(self, now: float) -> Iterator[InFlight]:
         """The live requests, the oldest first, for people."""
         for one in self.by_number.values():
             if one.live:
                 yield InFlight(one.run, now - one.started, one.peer.node)
 
-    def check(self, peers: Mapping[NodeId, Peer]) -> None:
+    def check(self) -> None:
         """Assert the invariants."""
+        peers = self._book.peers
         live = [one for one in self.by_number.values() if one.live]
         assert sum(not one.waits and not one.probe for one in live) == self.flowing
         assert sum(one.probe for one in live) == self.probes

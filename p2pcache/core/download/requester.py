@@ -10,7 +10,6 @@ from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
-from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import LEAD, LONELY, LOST_PAUSE_S, REVIEW_S
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
@@ -75,22 +74,15 @@ class Requester:
         self._settings = settings
         self._dice = dice
         self._story = story
-        self.requests = Requests(run_bytes, states)
+        self.requests = Requests(run_bytes, states, book, settings, on)
         self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
         self._timing = timing = RequestTiming()
         self.pace = SwarmPace(now)
         self.deliveries = Deliveries(book, self.requests, timing, settings, on)
-        self._limits = RequestLimits(self.requests, book, settings, on)
-        self._endgame = Endgame(
-            self.requests, states, book, self._limits, timing, settings, dice
-        )  # fmt: skip
+        self._endgame = Endgame(self.requests, states, book, timing, settings, dice)
         self._bridge_timer = BridgeTimer(states, book, timing, settings, now, on)
         self._review_at = now
         self.deadline = math.inf  # of the next `act`
-
-    def halt(self) -> None:
-        """Our own disk failed: nothing more is asked for."""
-        self._limits.halted = True
 
     # -- what happened ------------------------------------------------------------------------
 
@@ -159,13 +151,13 @@ class Requester:
         if peer.free_at > now:
             self.deadline = min(self.deadline, peer.free_at)
             return
-        self._perform(RequestPass("news", ALL, (peer,), self._limits.per_peer), now, out)
+        self._perform(RequestPass("news", ALL, (peer,), self.requests.per_peer), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
         """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
         if not peer.on_recall():
             return
-        if not self._limits.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
+        if not self.requests.may_ask(across=peer.distance > 0) or not peer.have & self._states.free:
             peer.full_until = now + self._settings.full_rest_s
             return
         self.deadline = now
@@ -199,7 +191,7 @@ class Requester:
         peer.on_request_ended(self._run_bytes[request.run], now)
         self.deliveries.on_run(peer)
         if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
-            self._limits.on_link_measured()
+            self.requests.on_link_measured()
         self._timing.on_run(now - request.since, across=peer.distance > 0)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
@@ -234,7 +226,7 @@ class Requester:
             found_at = self._perform(one, now, out)
             retry_at = min(retry_at, found_at) if one.blind else found_at
         self.deadline = min(self.deadline, retry_at)  # of the passes that have all neighbours
-        if self._on.endgame and self._limits.may_ask(across=True) and self._states.needed:
+        if self._on.endgame and self.requests.may_ask(across=True) and self._states.needed:
             for late, peer in self._endgame.candidates(readings, now):
                 late.duplicated = True
                 self._story.counters.duplicates += 1
@@ -253,14 +245,14 @@ class Requester:
         6. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
            need, we stand in its line, or find that it serves nobody.
         """
-        everybody, per_peer = self._book.peers.values(), self._limits.per_peer
+        everybody, per_peer = self._book.peers.values(), self.requests.per_peer
         for peer in self._about_to_end(now) if self._on.ask_ahead else ():
             yield RequestPass("ask ahead", ALL, (peer,), 2, waits=True)
         if urgent := self._states.urgent:
             yield RequestPass("urgent", urgent, everybody, per_peer)
         if (to_bridge := self._book.to_bridge) and self._on.bridge_pass:
             yield RequestPass("bridge", to_bridge, everybody, per_peer)
-        if self._on.idle_peers and self._limits.may_ask_idle:
+        if self._on.idle_peers and self.requests.may_ask_idle:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, idle=True)
         yield RequestPass("fill", ALL, everybody, per_peer)
@@ -273,7 +265,7 @@ class Requester:
         They aren't asked sooner: a run that one neighbour was asked for isn't asked of another, and the rarest run of
         now isn't the rarest of later (docs/lab/0024).
         """
-        if self._limits.full:
+        if self.requests.full:
             return
         lead_s = LEAD * self._timing.answer_s
         for request in list(self.requests.by_number.values()):
@@ -293,8 +285,8 @@ class Requester:
         """Repeat a pass; returns when the first resting neighbour of it can be asked, inf if none rests."""
         while (
             one.waits
-            or (one.idle and self._limits.may_ask_idle)
-            or self._limits.may_ask(across=False)
+            or (one.idle and self.requests.may_ask_idle)
+            or self.requests.may_ask(across=False)
         ):
             runs = one.runs & self._states.free
             if not runs:
@@ -317,12 +309,12 @@ class Requester:
         self.pace.on_received(self._book.received, receiving, now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self._timing.take_medians()
-        self._limits.on_link_measured()
+        self.requests.on_link_measured()
 
     @property
     def _reach(self) -> Reach:
         """Runs that may be asked for now, by distance: beyond a boundary only while there is a place for it."""
-        return self._book.reach if self._limits.may_ask(across=True) else WITHIN
+        return self._book.reach if self.requests.may_ask(across=True) else WITHIN
 
     def _run_from(self, peer: Peer, reach: Reach) -> RunIndex:
         """The run to ask this neighbour for; -1: none."""
@@ -347,5 +339,5 @@ class Requester:
 
     def check(self) -> None:
         """Assert the invariants of its parts."""
-        self.requests.check(self._book.peers)
+        self.requests.check()
         self.deliveries.check()

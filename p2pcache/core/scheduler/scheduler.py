@@ -269,7 +269,7 @@ class Scheduler:
         if outcome is Outcome.DONE:
             self._proved(1 << run, source, now)
         elif outcome is Outcome.FAILED:
-            self._requester.halt()
+            self._requester.requests.halted = True
             self._origin.halt(self._out)
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:

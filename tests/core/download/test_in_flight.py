@@ -5,7 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.racks.bridges import Boundaries
+from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.errors import LocalProtocolError
@@ -20,8 +22,11 @@ class Desk:
 
     def __init__(self, *nodes: NodeId) -> None:
         self.states = RunStates(len(RUN_BYTES), have=0)
-        self.requests = Requests(RUN_BYTES, self.states)
-        self.peers = {node: Peer(node, have=0b111, now=0.0) for node in nodes}
+        book = PeerBook(Boundaries(1, len(RUN_BYTES)))
+        for node in nodes:
+            book.on_connected(node, 0b111, 0.0)
+        self.peers = book.peers
+        self.requests = Requests(RUN_BYTES, self.states, book, SwarmSettings())
 
     def ask(
         self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False, twice: bool = False
@@ -45,7 +50,7 @@ class Desk:
 
     def check(self) -> None:
         self.states.check()
-        self.requests.check(self.peers)
+        self.requests.check()
 
 
 def test_a_run_is_requested_until_the_last_request_for_it_ends() -> None:

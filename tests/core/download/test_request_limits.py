@@ -2,7 +2,6 @@
 
 from p2pcache.core import bitset
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.download.request_limits import RequestLimits
 from p2pcache.core.download.settings import NEAR_PLACES
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
@@ -27,8 +26,7 @@ class Desk:
             boundaries.on_members((*rack, FAR), rack, (*rack, FAR))
         self.states = RunStates(RUNS, have=0)
         self.book = PeerBook(boundaries)
-        self.requests = Requests([run_bytes] * RUNS, self.states)
-        self.limits = RequestLimits(self.requests, self.book, SETTINGS)
+        self.requests = Requests([run_bytes] * RUNS, self.states, self.book, SETTINGS)
 
     def meet(self, node: NodeId, have: RunSet = FULL) -> Peer:
         peer = self.book.on_connected(node, have, now=0.0)
@@ -36,10 +34,10 @@ class Desk:
         return peer
 
     def full(self) -> bool:
-        return self.limits.full
+        return self.requests.full
 
     def may_ask(self, *, across: bool = False) -> bool:
-        return self.limits.may_ask(across=across)
+        return self.requests.may_ask(across=across)
 
     def ask(self, peer: Peer, count: int) -> None:
         for run in bitset.members(bitset.lowest(self.states.free, count)):
@@ -60,7 +58,7 @@ def test_a_link_that_holds_runs_has_places_of_its_own() -> None:
     desk.ask(peer, USUAL)
     peer.bdp.runs = 2  # and the next one
     assert not desk.may_ask(), "not measured yet"
-    desk.limits.on_link_measured()
+    desk.requests.on_link_measured()
     desk.ask(peer, 2)
     assert desk.may_ask()
     desk.ask(peer, 1)
@@ -76,7 +74,7 @@ def test_bytes_and_a_failed_disk_stop_everything() -> None:
     assert desk.full()
     assert not desk.may_ask()
     idle = Desk()
-    idle.limits.halted = True
+    idle.requests.halted = True
     assert idle.full()
     assert not idle.may_ask()
 

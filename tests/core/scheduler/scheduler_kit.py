@@ -64,12 +64,12 @@ class Desk:
 
     def meet(self, haves: Mapping[int, int]) -> list[Request]:
         """Connect neighbours with these runs, then let the scheduler act; returns its requests."""
-        self.s._requester._limits.halted = (
+        self.s._requester.requests.halted = (
             True  # or the first one would be asked before the others are there
         )
         for peer, have in haves.items():
             self.do(PeerJoined(peer, have))
-        self.s._requester._limits.halted = False
+        self.s._requester.requests.halted = False
         self.s._requester.deadline = 0
         return of(Request, self.do(Tick()))
 

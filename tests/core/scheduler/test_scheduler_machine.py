@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def no_link_is_left_idle(self) -> None:
         """While the limits allow a request, no neighbour that delivers has a free run."""
-        limits = self.s._requester._limits
+        limits = self.s._requester.requests
         if not limits.may_ask(across=True):
             return
         for peer in self.s._book.peers.values():
