@@ -6,11 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import rendezvous
-from p2pcache.core.origin.owners import OriginOwners
-from p2pcache.core.settings import SwarmSettings
-
-SETTINGS = SwarmSettings()
-PATIENCE_S = SETTINGS.owner_patience_s
 
 
 @given(st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=20), st.integers(0, 10**6))
@@ -35,5 +30,3 @@ def test_rendezvous_is_the_same_in_every_process_and_fair() -> None:
 
 def test_rendezvous_of_nobody_is_nobody() -> None:
     assert rendezvous.owner(3, ()) is None
-    owners = OriginOwners(1, SETTINGS)
-    assert owners.plan([1, 2], (), 100.0, 5.0, PATIENCE_S).read == []

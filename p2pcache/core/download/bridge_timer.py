@@ -4,26 +4,20 @@ import math
 from collections.abc import Iterable
 
 from p2pcache.core.download.in_flight import PeerRequest
-from p2pcache.core.mechanisms import ALL_ON, Mechanisms
-from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm_context import SwarmContext
 
 
 class BridgeTimer:
     """A run beyond a boundary waits for its bridge, but not for ever: see `PeerBook.review_bridges`."""
 
-    def __init__(
-        self, states: RunStates, book: PeerBook, timing: RequestTiming, settings: SwarmSettings,
-        now: float, on: Mechanisms = ALL_ON,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: SwarmContext, timing: RequestTiming, now: float) -> None:
         """The first look is due one pause from now."""
-        self._states = states
-        self._book = book
+        self._states = context.states
+        self._book = context.book
+        self._settings = context.settings
+        self._on = context.on
         self._timing = timing
-        self._settings = settings
-        self._on = on
         self._looked_at = now
         self._waits_since = math.inf  # something waits out there and nothing came; inf: not so
 

@@ -14,12 +14,10 @@ from p2pcache.core.download.settings import (
     REFUSAL_REVIEW_S,
     UNMEASURED,
 )
-from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
-from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId
 
 
@@ -29,20 +27,13 @@ class Deliveries:
     Invariant (`check`): a neighbour counts for nothing (`Peer.delivers` is false) if and only if it is in `in_vain`.
     """
 
-    def __init__(
-        self,
-        book: PeerBook,
-        requests: Requests,
-        timing: RequestTiming,
-        settings: SwarmSettings,
-        on: Mechanisms = ALL_ON,
-    ) -> None:
+    def __init__(self, context: SwarmContext, requests: Requests, timing: RequestTiming) -> None:
         """Everybody is believed."""
-        self._book = book
+        self._book = context.book
+        self._settings = context.settings
+        self._on = context.on
         self._requests = requests
         self._timing = timing
-        self._settings = settings
-        self._on = on
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}

@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from random import Random
 
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.settings import ANYWHERE, NOT_YET, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
-from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import RunIndex
 
 
@@ -24,17 +21,14 @@ class Endgame:
     across a boundary is late mostly because of the boundary, and a second request there makes it worse.
     """
 
-    def __init__(
-        self, requests: Requests, states: RunStates, book: PeerBook, timing: RequestTiming,
-        settings: SwarmSettings, dice: Random,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: SwarmContext, requests: Requests, timing: RequestTiming) -> None:
         """Nothing is overdue."""
+        self._states = context.states
+        self._book = context.book
+        self._settings = context.settings
+        self._dice = context.dice
         self._requests = requests
-        self._states = states
-        self._book = book
         self._timing = timing
-        self._settings = settings
-        self._dice = dice
         self.deadline = math.inf  # of the next duplicate, as of the last `candidates`
 
     def patience_s(self, peer: Peer | None) -> float:

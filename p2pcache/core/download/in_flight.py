@@ -1,17 +1,14 @@
 """Requests to neighbours that haven't ended, and how many more may be sent."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
 from p2pcache.core.download.settings import FEW_PEERS, MOST_IDLE, NEAR_PLACES
-from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
-from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import RunIndex
 
@@ -51,24 +48,13 @@ class Requests:
     live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
     """
 
-    def __init__(
-        self, run_bytes: Sequence[int], states: RunStates, book: PeerBook, settings: SwarmSettings,
-        on: Mechanisms = ALL_ON,
-    ) -> None:  # fmt: skip
-        """None yet.
-
-        Args:
-            run_bytes: length of each run in bytes.
-            states: of our runs; `requested` is kept there.
-            book: of our neighbours.
-            settings: how many requests may flow.
-            on: the rules in force.
-        """
-        self._run_bytes = run_bytes
-        self._states = states
-        self._book = book
-        self._settings = settings
-        self._on = on
+    def __init__(self, context: SwarmContext) -> None:
+        """None yet."""
+        self._run_bytes = context.run_bytes
+        self._states = context.states
+        self._book = context.book
+        self._settings = context.settings
+        self._on = context.on
         self.halted = False  # our own disk failed: nothing more is asked for
         self._link_requests = 0  # more, for the links to all neighbours
         self._next = 1

@@ -1,8 +1,7 @@
 """What a node asks of its neighbours: which one for which run, and what the end of a request means."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from random import Random
+from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from p2pcache.core.download import piece_picker
@@ -11,17 +10,14 @@ from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.settings import LEAD, LONELY, LOST_PAUSE_S, REVIEW_S
-from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
-from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import RequestTiming, SwarmPace
 from p2pcache.core.racks.bridges import WITHIN, Reach
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import ALL, Blame, Cancel, Command, Request
+from p2pcache.core.swarm.counters import WORDS
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.story import WORDS, Story
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import RunIndex, RunSet
 
@@ -51,36 +47,23 @@ class RequestPass(NamedTuple):
 class Requester:
     """Decides what is asked of which neighbour. `RunStates`, `PeerBook` and `Requests` hold what it knows."""
 
-    def __init__(
-        self, run_bytes: Sequence[int], states: RunStates, book: PeerBook, settings: SwarmSettings,
-        dice: Random, story: Story, now: float, on: Mechanisms = ALL_ON,
-    ) -> None:  # fmt: skip
-        """Nothing is in flight.
-
-        Args:
-            run_bytes: length of each run in bytes.
-            states: of our runs.
-            book: of our neighbours.
-            settings: of the swarm.
-            dice: break ties.
-            story: where events are noted.
-            now: seconds.
-            on: the rules in force.
-        """
-        self._on = on
-        self._run_bytes = run_bytes
-        self._states = states
-        self._book = book
-        self._settings = settings
-        self._dice = dice
-        self._story = story
-        self.requests = Requests(run_bytes, states, book, settings, on)
-        self._usual_bytes = sum(run_bytes) / max(1, len(run_bytes))
+    def __init__(self, context: SwarmContext, now: float) -> None:
+        """Nothing is in flight."""
+        self._on = context.on
+        self._run_bytes = context.run_bytes
+        self._states = context.states
+        self._book = context.book
+        self._settings = context.settings
+        self._dice = context.dice
+        self._counters = context.counters
+        self._log = context.log
+        self.requests = Requests(context)
+        self._usual_bytes = sum(self._run_bytes) / max(1, len(self._run_bytes))
         self._timing = timing = RequestTiming()
         self.pace = SwarmPace(now)
-        self.deliveries = Deliveries(book, self.requests, timing, settings, on)
-        self._endgame = Endgame(self.requests, states, book, timing, settings, dice)
-        self._bridge_timer = BridgeTimer(states, book, timing, settings, now, on)
+        self.deliveries = Deliveries(context, self.requests, timing)
+        self._endgame = Endgame(context, self.requests, timing)
+        self._bridge_timer = BridgeTimer(context, timing, now)
         self._review_at = now
         self.deadline = math.inf  # of the next `act`
 
@@ -102,7 +85,7 @@ class Requester:
             LocalProtocolError: no such request is in flight.
         """
         request = self.requests.pop(number)
-        self._story.note(now, request.run, WORDS[outcome], request.peer.node)
+        self._log.note(now, request.run, WORDS[outcome], request.peer.node)
         if waited_s and request.since == request.started:
             self._timing.on_answer(waited_s)
         if request.live:
@@ -135,7 +118,7 @@ class Requester:
         for request in self.requests.by_number.values() if peer.in_flight else ():
             if request.live and request.peer is peer:
                 self._release(request, now)
-                self._story.note(now, request.run, "left by", peer.node)
+                self._log.note(now, request.run, "left by", peer.node)
         peer.in_flight = 0
         self.deadline = now
 
@@ -164,7 +147,7 @@ class Requester:
 
     def _judge(self, request: PeerRequest, outcome: Outcome, now: float) -> None:
         """The end of a live request says something about its neighbour."""
-        peer, counters = request.peer, self._story.counters
+        peer, counters = request.peer, self._counters
         if outcome is Outcome.DONE:
             self._on_run(request, now)
         elif outcome in {Outcome.STALLED, Outcome.MISMATCH}:
@@ -195,7 +178,7 @@ class Requester:
         self._timing.on_run(now - request.since, across=peer.distance > 0)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
-        self._story.counters.mismatched += 1
+        self._counters.mismatched += 1
         node = request.peer.node
         if node in self._book.banned:
             return
@@ -229,7 +212,7 @@ class Requester:
         if self._on.endgame and self.requests.may_ask(across=True) and self._states.needed:
             for late, peer in self._endgame.candidates(readings, now):
                 late.duplicated = True
-                self._story.counters.duplicates += 1
+                self._counters.duplicates += 1
                 self._ask(peer, late.run, now, out, duplicate=True)
             self.deadline = min(self.deadline, self._endgame.deadline)
 
@@ -332,8 +315,8 @@ class Requester:
         number = self.requests.on_sent(peer, run, now, waits=waits, duplicate=duplicate)
         self.deadline = min(self.deadline, now + self._endgame.patience_s(peer))
         peer.on_request(now)
-        self._story.counters.requests += 1
-        self._story.note(now, run, "asked of", peer.node)
+        self._counters.requests += 1
+        self._log.note(now, run, "asked of", peer.node)
         priority = Priority.URGENT if peer.distance else Priority.USUAL  # a whole rack waits for it
         out.append(Request(number, peer.node, run, priority))
 

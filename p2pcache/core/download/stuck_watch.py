@@ -5,10 +5,8 @@ from typing import NamedTuple
 from p2pcache.core import bitset
 from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.settings import STUCK_AT_ONCE
-from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Command, Stuck
-from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunSet
 
 
@@ -23,18 +21,15 @@ class StuckReport(NamedTuple):
 class StuckWatch:
     """Needed runs that no neighbour has had for a whole interval."""
 
-    def __init__(
-        self, states: RunStates, book: PeerBook, deliveries: Deliveries, settings: SwarmSettings,
-        now: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: SwarmContext, deliveries: Deliveries, now: float) -> None:
         """The first review is due one interval from now."""
-        self._states = states
-        self._book = book
+        self._states = context.states
+        self._book = context.book
+        self._settings = context.settings
         self._deliveries = deliveries
-        self._settings = settings
         self._suspects: RunSet = 0  # runs of the window that lacked a holder at the last review
         self._reached = 0  # all runs that anybody had then are below this index
-        self.deadline = now + settings.stuck_after_s
+        self.deadline = now + self._settings.stuck_after_s
 
     def on_tracker_up(self, now: float) -> None:
         """The tracker is back: runs that lacked a holder before then may be granted now."""

@@ -10,27 +10,19 @@ from bisect import bisect
 from collections.abc import Sequence
 
 from p2pcache.core.origin.settings import DIAL_TIMEOUT_S, MAX_DIALS
-from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Dial
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId
 
 
 class Isolation:
     """Since when a node has no neighbour, and which members it has dialled in vain since then."""
 
-    def __init__(self, node: NodeId, book: PeerBook, settings: SwarmSettings, now: float) -> None:
-        """A node without a neighbour.
-
-        Args:
-            node: this node.
-            book: its neighbours.
-            settings: how long a node waits before it believes that it is isolated.
-            now: seconds.
-        """
-        self._node = node
-        self._book = book
-        self._settings = settings
+    def __init__(self, context: SwarmContext, now: float) -> None:
+        """A node without a neighbour."""
+        self._node = context.node
+        self._book = context.book
+        self._settings = context.settings
         self._alone_since = now  # inf: there is a neighbour
         self._dialled: dict[NodeId, float] = {}  # when we dialled a member to find out
         self._failed: set[NodeId] = set()  # members that can't be dialled, or sent wrong bytes

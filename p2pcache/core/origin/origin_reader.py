@@ -1,7 +1,6 @@
 """What one node reads from the origin for one swarm: its leases and its reads in flight."""
 
 import math
-from collections.abc import Sequence
 
 from p2pcache.core import bitset
 from p2pcache.core.origin.isolation import Isolation
@@ -17,8 +16,6 @@ from p2pcache.core.origin.settings import (
     MIN_SHARE,
 )  # fmt: skip
 from p2pcache.core.origin.without_tracker import WithoutTracker
-from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import (
     ALL,
     CancelFetch,
@@ -29,9 +26,9 @@ from p2pcache.core.swarm.commands import (
     LeaseReport,
     OriginCorrupt,
 )  # fmt: skip
+from p2pcache.core.swarm.counters import WORDS
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.story import WORDS, Story
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -42,20 +39,20 @@ class OriginReader:
     is exactly the leased runs that aren't being fetched; a node reads only runs that it was granted or owns.
     """
 
-    def __init__(
-        self, node: NodeId, run_bytes: Sequence[int], mine: RunStates, book: PeerBook, settings: SwarmSettings,
-        story: Story, by_itself: WithoutTracker, now: float,
-    ) -> None:  # fmt: skip
+    def __init__(self, context: SwarmContext, by_itself: WithoutTracker, now: float) -> None:
+        """Nothing is leased, and nothing is read."""
+        settings = context.settings
         usual = settings.origin_fetches
         self._concurrency = RequestConcurrency(usual, usual + settings.origin_ahead)
-        self._mine = mine
-        self._book = book
+        self._mine = context.states
+        self._book = context.book
         self._settings = settings
-        self._story = story
+        self._counters = context.counters
+        self._log = context.log
         self._by_itself = by_itself
-        self._isolation = Isolation(node, book, settings, now)
+        self._isolation = Isolation(context, now)
         self.readings = Readings()
-        largest = max(run_bytes, default=1)
+        largest = max(context.run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
         self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
         self._told_credit = LeaseCredit(0)
@@ -173,7 +170,7 @@ class OriginReader:
         """
         reading, request_done = self.readings.end_reading(fetch)
         bit = 1 << reading.run
-        self._story.note(now, reading.run, f"origin: {WORDS[outcome]}")
+        self._log.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
             took_s = now - reading.started
             self._by_itself.on_read_done(took_s / (reading.place + 1))
@@ -339,8 +336,8 @@ class OriginReader:
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
         number = self.readings.begin_reading(run, place, now)
         self._mine.fetch(1 << run)
-        self._story.counters.fetches += 1
-        self._story.note(now, run, "origin: reading")
+        self._counters.fetches += 1
+        self._log.note(now, run, "origin: reading")
         out.append(Fetch(number, run, joined=place > 0))
 
     def _cancel(self, runs: RunSet, out: list[Command]) -> None:
@@ -352,7 +349,7 @@ class OriginReader:
 
     def _mismatched(self, run: RunIndex, out: list[Command]) -> None:
         self._report.mismatched |= 1 << run
-        self._story.counters.mismatched += 1
+        self._counters.mismatched += 1
         count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
         # Nobody else judges the origin when nodes read without leases.
         if count == CORRUPT_AFTER and self._by_itself.governs:

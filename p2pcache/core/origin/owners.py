@@ -17,9 +17,8 @@ from p2pcache.core.origin.settings import (
     MAX_OWNER_DIALS,
     SHORTER_PATIENCE,
 )
-from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Dial
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -37,17 +36,11 @@ class OriginOwners:
     Invariants: a member that is passed over owns nothing; `_live` is None or the value of `live`.
     """
 
-    def __init__(self, node: NodeId, book: PeerBook, settings: SwarmSettings) -> None:
-        """No member is known yet.
-
-        Args:
-            node: this node.
-            book: its neighbours: members too, listed or not.
-            settings: when a member that isn't connected is dialled.
-        """
-        self._node = node
-        self._book = book
-        self._settings = settings
+    def __init__(self, context: SwarmContext) -> None:
+        """No member is known yet."""
+        self._node = context.node
+        self._book = context.book  # neighbours are members too, listed or not
+        self._settings = context.settings
         self.members: tuple[NodeId, ...] = ()  # as the tracker last gave them
         # Computed when it is asked for, which happens without a tracker only: each node of a large simulated storm
         # would sort its list again and again.

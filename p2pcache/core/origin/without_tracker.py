@@ -1,7 +1,6 @@
 """What one node reads from the origin by itself, and when, in a swarm that its tracker can't help."""
 
 import math
-from random import Random
 
 from p2pcache.core import backoff, bitset
 from p2pcache.core.origin.owners import OriginOwners, Plan
@@ -22,10 +21,8 @@ from p2pcache.core.origin.settings import (
     REST_S,
     RETURN_S,
 )
-from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.peers.timing import SwarmPace
-from p2pcache.core.settings import SwarmSettings
-from p2pcache.core.swarm.run_states import RunStates
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -38,25 +35,20 @@ class WithoutTracker:
     """
 
     def __init__(
-        self, node: NodeId, mine: RunStates, book: PeerBook, settings: SwarmSettings, dice: Random,
-        pace: SwarmPace, *, tracker: bool, now: float,
-    ) -> None:  # fmt: skip
+        self, context: SwarmContext, pace: SwarmPace, *, tracker: bool, now: float
+    ) -> None:
         """A node that has read nothing and has met no tracker yet.
 
         Args:
-            node: this node.
-            mine: the state of each run here.
-            book: the neighbours.
-            settings: patience and intervals.
-            dice: for pauses.
-            pace: how quickly new runs appear in the swarm.
+            context: of the swarm.
+            pace: how quickly new runs appear in it.
             tracker: whether a tracker is configured.
             now: seconds.
         """
-        self._mine = mine
-        self._book = book
-        self._settings = settings
-        self._dice = dice
+        self._mine = context.states
+        self._book = context.book
+        self._settings = settings = context.settings
+        self._dice = context.dice
         self._pace = pace
         self.tracker_up = False
         self._down_since = now if tracker else -math.inf
@@ -70,9 +62,9 @@ class WithoutTracker:
         self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
         self._under_way = FILL_A_LINK  # reads of all nodes when it was lost
         self._unleased: RunSet = 0  # runs that it can't have granted to anybody
-        self.owners = OriginOwners(node, book, settings)
+        self.owners = OriginOwners(context)
         if not tracker:
-            self.owners.on_members((node,))
+            self.owners.on_members((context.node,))
         self.reads = 0  # that this node has finished
         self.read_s = MIN_READ_S  # the mean time of the recent ones
         self._failures = 0  # failed reads in a row

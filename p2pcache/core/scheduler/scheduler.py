@@ -18,13 +18,15 @@ from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
+from p2pcache.core.run_log import RunLog
 from p2pcache.core.scheduler.reports import HaveBatch
 from p2pcache.core.settings import STORY_LINES, SwarmSettings
 from p2pcache.core.swarm import events, snapshot
 from p2pcache.core.swarm.commands import Blame, Command, Finished, Stuck, WantedDone
+from p2pcache.core.swarm.counters import Counters
 from p2pcache.core.swarm.events import Event, Outcome, Source
 from p2pcache.core.swarm.run_states import RunStates
-from p2pcache.core.swarm.story import Counters, Story
+from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -57,25 +59,24 @@ class Scheduler:
             story_lines: entries of the story that are kept, over all runs.
             on: the rules in force.
         """
-        dice = Random(seed)
+        self.counters = Counters()
         self._run_bytes = run_bytes
         self._settings = settings
         self._node = node
-        self._story = story = Story(story_lines)
-        self._states = states = RunStates(len(run_bytes), have)
-        self._book = book = PeerBook(Boundaries(node, len(run_bytes)))
-        self._requester = Requester(run_bytes, states, book, settings, dice, story, now, on)
-        self._by_itself = WithoutTracker(
-            node, states, book, settings, dice, self._requester.pace, tracker=tracker, now=now
-        )
-        self._origin = OriginReader(
-            node, run_bytes, states, book, settings, story, self._by_itself, now
-        )  # fmt: skip
         self._on = on
+        self._log = RunLog(story_lines)
+        self._states = RunStates(len(run_bytes), have)
+        self._book = PeerBook(Boundaries(node, len(run_bytes)))
+        context = SwarmContext(
+            node, run_bytes, self._states, self._book, settings, Random(seed), self.counters, self._log, on
+        )  # fmt: skip
+        self._requester = Requester(context, now)
+        self._by_itself = WithoutTracker(context, self._requester.pace, tracker=tracker, now=now)
+        self._origin = OriginReader(context, self._by_itself, now)
         self._epoch: int | None = None  # of the tracker that we were with last
         self._have_batch = HaveBatch(settings)
         self._progress_at = now  # when a needed run last came, or came into reach
-        self._stuck = StuckWatch(states, book, self._requester.deliveries, settings, now)
+        self._stuck = StuckWatch(context, self._requester.deliveries, now)
         self._wanted_open = False  # the last `Wanted` isn't answered yet
         self._out: list[Command] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
@@ -176,14 +177,9 @@ class Scheduler:
         """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
         return self._requester.pace.received_s
 
-    @property
-    def counters(self) -> Counters:
-        """Bytes by source, and counts of requests and their ends."""
-        return self._story.counters
-
     def story(self, run: RunIndex) -> list[str]:
         """What happened to a run lately, the oldest first: why isn't it here, and which node sent it?"""
-        return self._story.story(run)
+        return self._log.story(run)
 
     def waits_for(self, now: float) -> str:
         """What we wait for at this moment, a key of `snapshot.WAITS`; empty: nothing is needed."""
@@ -274,7 +270,7 @@ class Scheduler:
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:
         fresh = runs & self._states.missing
-        self._story.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
+        self.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.on_proved(fresh, self._out)

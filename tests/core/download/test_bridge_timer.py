@@ -12,6 +12,7 @@ from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import RunSet
+from tests.core.context_kit import context_of
 
 SETTINGS = SwarmSettings()
 LEAST_S = SETTINGS.cross_after_s
@@ -52,7 +53,7 @@ class Desk:
         far = self.book.on_connected(FAR, FULL, now=0.0)
         assert far is not None
         self.far = far
-        self.timer = BridgeTimer(self.states, self.book, timing, SETTINGS, now=0.0)
+        self.timer = BridgeTimer(context_of(self.states, self.book), timing, now=0.0)
 
     def looks(self, until: float, *requests: PeerRequest) -> list[float]:
         """Look at each deadline; returns when there was a review."""

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridges import Boundaries
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId
+from tests.core.context_kit import context_of
 
 RUN_BYTES = (100, 200, 300)
 ANSWER_S = 0.25
@@ -26,7 +26,7 @@ class Desk:
         for node in nodes:
             book.on_connected(node, 0b111, 0.0)
         self.peers = book.peers
-        self.requests = Requests(RUN_BYTES, self.states, book, SwarmSettings())
+        self.requests = Requests(context_of(self.states, book, RUN_BYTES))
 
     def ask(
         self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False, twice: bool = False

@@ -9,6 +9,7 @@ from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import NodeId, RunSet
+from tests.core.context_kit import context_of
 
 SETTINGS = SwarmSettings()
 USUAL = SETTINGS.outstanding
@@ -26,7 +27,7 @@ class Desk:
             boundaries.on_members((*rack, FAR), rack, (*rack, FAR))
         self.states = RunStates(RUNS, have=0)
         self.book = PeerBook(boundaries)
-        self.requests = Requests([run_bytes] * RUNS, self.states, self.book, SETTINGS)
+        self.requests = Requests(context_of(self.states, self.book, [run_bytes] * RUNS))
 
     def meet(self, node: NodeId, have: RunSet = FULL) -> Peer:
         peer = self.book.on_connected(node, have, now=0.0)

@@ -9,6 +9,8 @@ from p2pcache.core.peers.peer_book import PeerBook
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Dial
+from p2pcache.core.swarm.run_states import RunStates
+from tests.core.context_kit import context_of
 
 SETTINGS = SwarmSettings()
 PATIENCE_S = SETTINGS.owner_patience_s
@@ -20,7 +22,7 @@ class Owners(OriginOwners):
 
     def __init__(self, node: int, *neighbours: int) -> None:
         self.book = PeerBook(Boundaries(node, RUNS))
-        super().__init__(node, self.book, SETTINGS)
+        super().__init__(context_of(RunStates(RUNS, 0), self.book, node=node))
         for one in neighbours:
             self.join(one)
 

@@ -1,12 +1,10 @@
-"""What a scheduler remembers of its own doings: counters, and a bounded log that answers "why?"."""
+"""What a scheduler counts of its own doings."""
 
 from dataclasses import dataclass
 
-from p2pcache.core.run_log import RunLog
-from p2pcache.core.settings import STORY_LINES
 from p2pcache.core.swarm.events import Outcome, Source
 
-WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a story repeats them
+WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a log repeats them
 
 
 @dataclass(slots=True)
@@ -41,18 +39,3 @@ class Counters:
         else:
             self.bytes_origin += fresh
         self.bytes_twice += again
-
-
-class Story(RunLog):
-    """The log of one swarm's runs on this node, and its counters."""
-
-    __slots__ = ("counters",)
-
-    def __init__(self, length: int = STORY_LINES) -> None:
-        """Nothing happened yet.
-
-        Args:
-            length: entries of the log that are kept.
-        """
-        super().__init__(length)
-        self.counters = Counters()
