@@ -17,7 +17,6 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
-    DialBack,
     Notice,
     Output,
     ReadRun,
@@ -295,8 +294,8 @@ class MemberHub:
                 self.log.on_notice(output)
             case StorageNotice():
                 self.log.on_spoken(output)
-            case DialBack():
-                self._dialer.dial(output.dial)
+            case Dial():
+                self._dialer.dial(output)
             case ReadRun():
                 reading = self._witness.reread(output)
                 self._tasks.spawn_contained(reading, name=f"witness-{output.digest:.12}")

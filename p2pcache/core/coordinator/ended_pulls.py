@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from p2pcache.core.coordinator.settings import MAX_BYTES, MAX_LABEL, MAX_SECONDS
-from p2pcache.core.coordinator.swarm_state import SwarmTracker
+from p2pcache.core.coordinator.settings import MAX_SECONDS
+from p2pcache.core.coordinator.swarm_state import SwarmTracker, check_figures
 from p2pcache.core.membership.outputs import PullEnded
 from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
@@ -28,15 +28,11 @@ def ended_pulls(
 
 
 def _ended(node: NodeId, said: m.EndedPull, swarm: SwarmTracker | None) -> PullEnded:
-    figures = (said.total_bytes, *said.taken)
-    if said.digest and not is_digest(said.digest):
-        raise RemoteProtocolError("an ended pull of a bad digest")
-    if len(said.label) > MAX_LABEL or not said.label.isprintable() or len(said.taken) != 3:
-        raise RemoteProtocolError("an ended pull with a bad label or figures")
-    if any(not 0 <= figure <= MAX_BYTES for figure in figures) or not 0 <= said.code <= 255:
+    check_figures(said)
+    if (said.digest and not is_digest(said.digest)) or len(said.taken) != 3:
+        raise RemoteProtocolError("an ended pull of a bad digest, or without figures")
+    if not 0 <= said.code <= 255 or not 0 <= said.seconds <= MAX_SECONDS:
         raise RemoteProtocolError("an ended pull with a number out of range")
-    if not 0 <= said.seconds <= MAX_SECONDS:
-        raise RemoteProtocolError("an ended pull that took no time, or too much")
     record = swarm.roster.members.get(node) if swarm is not None else None
     share = swarm.share_of(record) if swarm is not None and record is not None else 0.0
     end = PullEnd.FAILED if said.code else PullEnd.COMPLETE

@@ -36,9 +36,12 @@ class StuckRuns:
         self._book = book
         self._reach = reach
 
-    def on_stuck(self, record: MemberRecord, said: m.Stuck, now: float, out: list[Output]) -> None:
-        """None of a member's neighbours has these runs: introduce holders, or have the runs read again."""
+    def on_stuck(self, node: NodeId, said: m.Stuck, now: float, out: list[Output]) -> None:
+        """None of a node's neighbours has these runs: introduce holders, or have the runs read again."""
         members, count = self._roster.members, self._roster.run_count
+        record = members.get(node)
+        if record is None:
+            return
         lacks = bitset.from_bytes(said.lacks, count) if said.lacks else 0
         for holder in said.gives[:MAX_NAMED]:
             if holder in members and record.node in members[holder].complained_by:

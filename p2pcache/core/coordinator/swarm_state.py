@@ -1,12 +1,10 @@
 """One swarm as the tracker sees it: its members, its leases, and what follows from each message."""
 
 from collections.abc import Collection, Iterable
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from math import inf
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.origin_doubts import OriginDoubts, WitnessReport
+from p2pcache.core.coordinator.origin_doubts import OriginDoubts
 from p2pcache.core.coordinator.settings import (
     BLAMES_TO_BAN,
     MAX_AWAITED,
@@ -33,32 +31,13 @@ from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet, is_digest
 
 
-@dataclass(slots=True)
-class SwarmUpdate:
-    """What one message of a member says of one swarm, and what follows from it."""
-
-    member: m.Member
-    said: m.SwarmState
-    present: AbstractSet[NodeId]  # the cluster's members
-    now: float
-    out: list[Output]
-
-
 class SwarmTracker:
     """What the tracker does for one model. Outputs are appended to the list that is handed in."""
 
     def __init__(
-        self,
-        digest: str,
-        run_count: int,
-        *,
-        epoch: int,
-        members: MemberSettings,
-        leases: LeaseSettings,
-        dials: DialBacks,
-        now: float,
-        remembered: Iterable[NodeId] = (),
-    ) -> None:
+        self, digest: str, run_count: int, *, epoch: int, members: MemberSettings, leases: LeaseSettings,
+        nodes: Collection[NodeId], dials: DialBacks, now: float, remembered: Iterable[NodeId] = (),
+    ) -> None:  # fmt: skip
         """A swarm's first member came.
 
         Args:
@@ -67,6 +46,7 @@ class SwarmTracker:
             epoch: of the tracker.
             members: knobs of membership.
             leases: knobs of the lease book.
+            nodes: the cluster's members, kept up to date.
             dials: what is known of the reach of all nodes.
             now: seconds.
             remembered: the swarm's members before the tracker restarted.
@@ -85,15 +65,18 @@ class SwarmTracker:
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.reach)
         self.doubts = OriginDoubts(self.roster, self.book, self._bearer, leases.mismatches_to_stop)
+        self._nodes = nodes
         self._grants = True  # whether the last step could grant leases
         self._epoch = epoch
         self._neighbours = members.neighbours
 
     # -- what members say --------------------------------------------------------------------------
 
-    def on_announced(self, update: SwarmUpdate) -> None:
+    def on_announced(
+        self, member: m.Member, said: m.SwarmState, now: float, out: list[Output]
+    ) -> None:
         """A member connected: what it lists is all there is."""
-        node, now = update.member.node, update.now
+        node = member.node
         record = self.roster.members.get(node)
         if record is not None:
             record.blamed_by, record.introduced, record.read_again_at = frozenset(), 0, -inf
@@ -102,32 +85,32 @@ class SwarmTracker:
                 self.roster.readmit(record)
             self.reach.acquit(record)
             self.reach.review(record)
-        reading = self._runs(update.said.leases[:MAX_LISTED_LEASES])
-        self._take_in(update)
+        reading = self._runs(said.leases[:MAX_LISTED_LEASES])
+        self._take_in(member, said, now, out)
         if self.book.keep_only(node, reading, now):
             self.lost_runs.suspect(now)
-        if not update.said.complete:
-            self._welcome(update)
+        if not said.complete:
+            self._welcome(node, said, out)
 
-    def on_entered(self, update: SwarmUpdate) -> None:
+    def on_entered(
+        self, member: m.Member, said: m.SwarmState, now: float, out: list[Output]
+    ) -> None:
         """A member takes part from now on, or wants fresh neighbours."""
-        self._take_in(update)
-        node = update.member.node
-        if (
-            update.said.complete
-        ):  # it dials no one: the list would be out of date before it is of use
-            empty = m.Swarm(self.digest, self.roster.version, full=True)
-            update.out.append(Send(node, empty))
-        else:
-            self._welcome(update)
+        self._take_in(member, said, now, out)
+        if not said.complete:
+            self._welcome(member.node, said, out)
+        else:  # it dials no one: the list would be out of date before it is of use
+            out.append(Send(member.node, m.Swarm(self.digest, self.roster.version, full=True)))
 
-    def on_heartbeat(self, update: SwarmUpdate) -> None:
+    def on_heartbeat(
+        self, member: m.Member, said: m.SwarmState, now: float, out: list[Output]
+    ) -> None:
         """A heartbeat told of this swarm."""
-        node = update.member.node
+        node = member.node
         listed = node in self.roster and node not in self.roster.complete
-        self._take_in(update)
-        if not listed and not update.said.complete:  # it lost runs: from now on it needs the list
-            self._welcome(update)
+        self._take_in(member, said, now, out)
+        if not listed and not said.complete:  # it lost runs: from now on it needs the list
+            self._welcome(node, said, out)
 
     def on_report(self, node: NodeId, said: m.LeaseReport, now: float, out: list[Output]) -> None:
         """What became of leases."""
@@ -150,12 +133,6 @@ class SwarmTracker:
             self._set_credit(node, said.credit, wanted, now, out)
         book.on_urgent(urgent)
 
-    def on_stuck(self, node: NodeId, said: m.Stuck, now: float, out: list[Output]) -> None:
-        """A member waits for runs that none of its neighbours has."""
-        record = self.roster.members.get(node)
-        if record is not None:
-            self.stuck_runs.on_stuck(record, said, now, out)
-
     def on_blame(self, accuser: NodeId, node: NodeId, now: float, out: list[Output]) -> None:
         """A member got bytes from another one that don't match."""
         record = self.roster.members.get(node)
@@ -172,20 +149,6 @@ class SwarmTracker:
             self.reach.review(record)
             self.lost_runs.suspect(now)
             out.append(Notice(Event.SHUNNED, node, self.digest))
-
-    def on_witness_report(
-        self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
-    ) -> None:
-        """The tracker has read a run from the origin, because of what this node said of it."""
-        self.doubts.on_witness_report(node, run, report, now, out)
-
-    def on_disconnected(self, node: NodeId) -> None:
-        """A member's connection broke: what it reads goes on, but it gets nothing new."""
-        self.book.set_credit(node, 0)
-
-    def on_dialled(self, node: NodeId) -> None:
-        """Something else is thought of whether others can dial a member."""
-        self.reach.review(self.roster.members[node])
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float, out: list[Output]) -> None:
         """A member has nothing of this model any more, or is gone.
@@ -265,8 +228,8 @@ class SwarmTracker:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _take_in(self, update: SwarmUpdate) -> None:
-        said, now, node = update.said, update.now, update.member.node
+    def _take_in(self, member: m.Member, said: m.SwarmState, now: float, out: list[Output]) -> None:
+        node = member.node
         fresh = node not in self.roster
         if fresh:
             self.barrier.on_arrival(node, now)
@@ -274,9 +237,9 @@ class SwarmTracker:
         if not said.complete:
             have = bitset.from_bytes(said.have, self.roster.run_count) if said.have else 0
             if said.known:
-                self.barrier.expect(said.known, update.present, now)
+                self.barrier.expect(said.known, self._nodes, now)
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
-        record = self.roster.enter(update.member)
+        record = self.roster.enter(member)
         if fresh:
             self.reach.review(record)
         figures = (said.label, said.total_bytes, said.taken)
@@ -286,14 +249,14 @@ class SwarmTracker:
         record.pulls_all = said.pulled
         if record.have & ~have:
             self.lost_runs.suspect(now)
-        self._update_have(node, have, now, update.out)
+        self._update_have(node, have, now, out)
         if not said.pulled or said.complete:
             self._set_pull(record, None)
         elif record.pull is None:
             self._set_pull(record, RunningPull(now, self.ledger.of(node)))
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
-        self._set_credit(node, credit, self._wanted(said.wanted), now, update.out)
+        self._set_credit(node, credit, self._wanted(said.wanted), now, out)
         if self.lost_runs.due < inf:
             self.lost_runs.on_answer(node)
 
@@ -305,7 +268,7 @@ class SwarmTracker:
         self, node: NodeId, have: RunSet, now: float, out: list[Output], flow_s: float = 0.0
     ) -> None:
         fresh = self.roster.set_have(node, have)
-        if node in self.roster.banned:
+        if self.roster.members[node].banned:
             self.book.on_banned_have(node, have, now)
         if fresh:
             if self.doubts.runs:
@@ -352,17 +315,16 @@ class SwarmTracker:
     def _wanted(self, wanted: bytes) -> RunSet:
         return bitset.from_bytes(wanted, self.roster.run_count) if wanted else ALL
 
-    def _welcome(self, update: SwarmUpdate) -> None:
+    def _welcome(self, node: NodeId, said: m.SwarmState, out: list[Output]) -> None:
         """The list as of its version, then neighbours to dial (members that joined since come with the next delta)."""
-        node, said = update.member.node, update.said
-        update.out.append(Send(node, self.roster.full_list()))
+        out.append(Send(node, self.roster.full_list()))
         # One that only serves says that it wants all, and fetches nothing. A loader names its runs one by one, later.
         seeks = ALL if said.pulled or (said.wanted and not any(said.wanted)) else 0
         if said.wanted and not seeks:
             seeks = self._wanted(said.wanted)
         neighbours = self.roster.hand_out(node, self._neighbours, seeks)
         if neighbours is not None:
-            update.out.append(Send(node, neighbours))
+            out.append(Send(node, neighbours))
 
 
 def check_state(said: m.SwarmState) -> None:
@@ -383,7 +345,7 @@ def check_state(said: m.SwarmState) -> None:
         raise RemoteProtocolError("a lease beyond the model")
 
 
-def check_figures(said: m.SwarmState) -> None:
+def check_figures(said: m.SwarmState | m.EndedPull) -> None:
     """Refuse figures for people that no honest member sends.
 
     Raises:
@@ -391,8 +353,8 @@ def check_figures(said: m.SwarmState) -> None:
     """
     figures = (said.total_bytes, *said.taken)
     if len(said.label) > MAX_LABEL or len(said.taken) not in (0, 3):
-        raise RemoteProtocolError("a swarm's label or figures are too long")
+        raise RemoteProtocolError("a label or figures that are too long")
     if not said.label.isprintable():  # it is shown in terminals
-        raise RemoteProtocolError("a swarm's label has characters that can't be printed")
+        raise RemoteProtocolError("a label with characters that can't be printed")
     if any(not 0 <= figure <= MAX_BYTES for figure in figures):
         raise RemoteProtocolError(f"a number of bytes out of range: {max(figures, key=abs)}")

@@ -21,13 +21,12 @@ from p2pcache.core.coordinator.settings import (
     SWARM_BYTES,
     SWARMS_AT_ONCE,
 )
-from p2pcache.core.coordinator.swarm_state import SwarmTracker, SwarmUpdate, check_state
+from p2pcache.core.coordinator.swarm_state import SwarmTracker, check_state
 from p2pcache.core.coordinator.totals import Totals
 from p2pcache.core.coordinator.waiting_states import WaitingStates
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import (
     Close,
-    DialBack,
     Event,
     Notice,
     Output,
@@ -110,7 +109,7 @@ class TrackerState:
                 waited = self.waiting.pick(node, said.digest)
                 swarm = self._join(record, said, now, out)
                 take_in = swarm.on_announced if waited and waited.announced else swarm.on_entered
-                take_in(SwarmUpdate(record.member, said, self.registry.nodes.keys(), now, out))
+                take_in(record.member, said, now, out)
                 self._settle(swarm, now, out)
             case m.Exit(digest):
                 self.waiting.pick(node, digest)
@@ -128,7 +127,7 @@ class TrackerState:
         self.registry.on_disconnected(node, now)
         record = self.registry.nodes.get(node)
         for digest in sorted(record.digests) if record is not None else ():
-            self.swarms[digest].on_disconnected(node)
+            self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
             self._settle_soon(self.swarms[digest], now)
         self._settle_due(now, out)
         return out
@@ -138,7 +137,7 @@ class TrackerState:
         self._listens_until = now + HOLD_S
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
-        """A `DialBack` has ended."""
+        """A `Dial` has ended."""
         out: list[Output] = []
         self.dials.on_ended(dial, reached=reached, now=now)
         self._dial(now, out)
@@ -149,7 +148,7 @@ class TrackerState:
         out: list[Output] = []
         swarm = self.swarms.get(asked.digest)
         if swarm is not None:
-            swarm.on_witness_report(asked.node, asked.run, report, now, out)
+            swarm.doubts.on_witness_report(asked.node, asked.run, report, now, out)
             self._settle(swarm, now, out)
         return out
 
@@ -280,7 +279,7 @@ class TrackerState:
     ) -> None:
         swarm = self._join(record, said, now, out)
         take_in = swarm.on_announced if announced else swarm.on_heartbeat
-        take_in(SwarmUpdate(record.member, said, self.registry.nodes.keys(), now, out))
+        take_in(record.member, said, now, out)
         self._settle(swarm, now, out)
 
     def _on_swarm(
@@ -300,7 +299,7 @@ class TrackerState:
             case m.LeaseReport():
                 swarm.on_report(node, message, now, out)
             case m.Stuck():
-                swarm.on_stuck(node, message, now, out)
+                swarm.stuck_runs.on_stuck(node, message, now, out)
             case m.Blame():
                 swarm.on_blame(node, message.node, now, out)
         self._settle(swarm, now, out)
@@ -318,7 +317,7 @@ class TrackerState:
         if swarm is None:
             swarm = self.swarms[said.digest] = SwarmTracker(
                 said.digest, said.run_count, epoch=self.epoch, members=self._members,
-                leases=self._leases, dials=self.dials, now=now,
+                leases=self._leases, nodes=self.registry.nodes, dials=self.dials, now=now,
                 remembered=self._remembered.pop(said.digest, set()) - self.registry.nodes.keys(),
             )  # fmt: skip
         cost = SWARM_BYTES + RUN_SETS * said.run_count // 8
@@ -355,14 +354,15 @@ class TrackerState:
 
     def _dial(self, now: float, out: list[Output]) -> None:
         """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
-        out += [DialBack(dial.member.node, dial) for dial in self.dials.step(now)]
+        out += self.dials.step(now)
         touched: dict[str, None] = {}
         changed, failed = sorted(self.dials.changed), sorted(self.dials.failed)
         self.dials.changed, self.dials.failed = set(), set()
         for node in changed:
             record = self.registry.nodes.get(node)
             for digest in sorted(record.digests) if record is not None else ():
-                self.swarms[digest].on_dialled(node)
+                swarm = self.swarms[digest]
+                swarm.reach.review(swarm.roster.members[node])
                 touched[digest] = None
         for node in failed:
             record = self.registry.nodes.get(node)

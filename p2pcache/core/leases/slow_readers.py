@@ -92,13 +92,13 @@ class SlowReaders:
     def end_rest(self, record: MemberRecord) -> None:
         """A slow reader is on probation from now on; no effect on others."""
         if self.resting.pop(record.node, None) is not None:
-            record.change_pace(Pace.PROBATION)
+            record.pace = Pace.PROBATION
 
     def acquit(self, record: MemberRecord) -> None:
         """A reader is as quick as the others."""
         self.resting.pop(record.node, None)
         if self.convicted.pop(record.node, None) is not None:
-            record.change_pace(Pace.USUAL)
+            record.pace = Pace.USUAL
             record.verdicts = 0
 
     def reset(self, record: MemberRecord) -> None:
@@ -119,5 +119,5 @@ class SlowReaders:
     def _convict(self, record: MemberRecord, since: float, now: float) -> None:
         record.verdicts += 1
         record.slow_until = now + self._rule.probation_s(now - since, record.verdicts)
-        record.change_pace(Pace.SLOW)
+        record.pace = Pace.SLOW
         self.resting[record.node] = self.convicted[record.node] = record

@@ -6,8 +6,7 @@ nothing is granted. A swarm in which no member names another one is fresh. (NFSv
 """
 
 import sys
-from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
+from collections.abc import Collection, Iterable
 from itertools import islice
 
 from p2pcache.ids import NodeId
@@ -41,7 +40,7 @@ class StartupBarrier:
         self._most = most
         self._seen: set[NodeId] = set()
 
-    def expect(self, known: Iterable[NodeId], present: AbstractSet[NodeId], now: float) -> None:
+    def expect(self, known: Iterable[NodeId], present: Collection[NodeId], now: float) -> None:
         """A member that announced itself names those that it last knew.
 
         Args:

@@ -29,7 +29,7 @@ from p2pcache.ids import NodeId
 
 
 class Dial(NamedTuple):
-    """One attempt."""
+    """See whether a member can be dialled where it says; ends in `TrackerState.on_dial_ended`."""
 
     number: int
     member: Member

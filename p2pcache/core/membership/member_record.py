@@ -34,13 +34,6 @@ class Reach(Enum):
     CUT_OFF = auto()  # the dial failed, and it waits in vain itself: it reads the origin for itself
 
 
-PACE_CHANGES = {
-    Pace.USUAL: {Pace.USUAL, Pace.SLOW},
-    Pace.SLOW: {Pace.SLOW, Pace.PROBATION, Pace.USUAL},
-    Pace.PROBATION: {Pace.SLOW, Pace.USUAL},
-}
-
-
 @dataclass(slots=True, eq=False)
 class MemberRecord:
     """One member of one swarm. Times are the tracker's monotonic seconds.
@@ -106,11 +99,6 @@ class MemberRecord:
     def delivers(self) -> RunSet:
         """The runs that it has, unless its claims are void."""
         return 0 if self.void else self.have
-
-    def change_pace(self, pace: Pace) -> None:
-        """Its reads are seen in another way."""
-        assert pace in PACE_CHANGES[self.pace], (self.pace, pace)
-        self.pace = pace
 
     def check(self) -> None:
         """Assert what holds for one member."""

@@ -25,14 +25,6 @@ class Close:
     reason: str
 
 
-@dataclass(slots=True)
-class DialBack:
-    """See whether a member can be dialled where it says; ends in `TrackerState.on_dial_ended`."""
-
-    node: NodeId
-    dial: Dial
-
-
 class Event(StrEnum):
     """What people should know of a member."""
 
@@ -90,4 +82,4 @@ class ReadRun:
     run: RunIndex
 
 
-Output = Send | Close | DialBack | Notice | StorageNotice | ReadRun | PullEnded
+Output = Send | Close | Dial | Notice | StorageNotice | ReadRun | PullEnded

@@ -6,7 +6,7 @@ from typing import Any
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import Close, DialBack, Output, ReadRun, Send
+from p2pcache.core.membership.outputs import Close, Output, ReadRun, Send
 from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.silence import DOUBT_S
@@ -131,8 +131,8 @@ class SimTracker:
     def _perform(self, out: list[Output]) -> None:
         env, mind = self._env, self._mind
         for output in out:
-            if isinstance(output, DialBack):
-                self._dial(output.dial)
+            if isinstance(output, Dial):
+                self._dial(output)
                 continue
             if isinstance(output, ReadRun):
                 env.world.after(env.first_byte_s(), self._when_awake, self._witness, mind, output)

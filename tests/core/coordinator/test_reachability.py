@@ -5,7 +5,7 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import DialBack, Event, Notice
+from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
@@ -39,7 +39,7 @@ def second_hidden() -> World:
 def test_a_member_is_dialled_where_it_says() -> None:
     world = World()
     out = world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
-    assert DialBack(1, Dial(1, m.Member(1, "10.0.0.1:7401"))) in out
+    assert Dial(1, m.Member(1, "10.0.0.1:7401")) in out
 
 
 def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:

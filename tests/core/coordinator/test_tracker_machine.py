@@ -14,7 +14,6 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
-    DialBack,
     Notice,
     Output,
     PullEnded,
@@ -71,8 +70,8 @@ class TrackerMachine(RuleBasedStateMachine):
         todo = list(out)
         while todo:
             output = todo.pop(0)
-            if isinstance(output, DialBack):
-                self.dials.append(output.dial)
+            if isinstance(output, Dial):
+                self.dials.append(output)
                 continue
             if isinstance(output, PullEnded | Notice):
                 continue

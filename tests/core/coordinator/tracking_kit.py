@@ -9,7 +9,6 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
-    DialBack,
     Event,
     Notice,
     Output,
@@ -56,8 +55,8 @@ class World:
                     self.sent.append((node, message))
                 case Close(node, _):
                     self.closed.append(node)
-                case DialBack(node, dial):
-                    self.dials[node] = dial
+                case Dial():
+                    self.dials[output.member.node] = output
                 case StorageNotice():
                     self.spoken.append(output)
                 case PullEnded() | Notice(Event.SHUNNED | Event.STOPPED):

@@ -1,12 +1,7 @@
 """What the tracker knows of a member: which changes are possible, and that leaving ends all of it."""
 
-import pytest
-
 from p2pcache.core import bitset
 from p2pcache.core.membership.member_record import (
-    PACE_CHANGES,
-    MemberRecord,
-    Pace,
     Reach,
 )
 from p2pcache.core.membership.settings import VERDICT_S
@@ -14,18 +9,6 @@ from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
 HERE = m.Member(1, "10.0.0.1:7401", "rack", "site")
-
-
-@pytest.mark.parametrize("before", Pace)
-@pytest.mark.parametrize("after", Pace)
-def test_pace_changes_only_as_the_table_says(before: Pace, after: Pace) -> None:
-    record = MemberRecord(HERE, pace=before)
-    if after in PACE_CHANGES[before]:
-        record.change_pace(after)
-        assert record.pace is after
-    else:
-        with pytest.raises(AssertionError):
-            record.change_pace(after)
 
 
 def test_a_member_that_leaves_is_forgotten_with_all_that_was_thought_of_it() -> None:
