@@ -49,7 +49,7 @@ CORE = (
     "swarm/events",
     "swarm/run_states",
     "upload/recall",
-    "upload/slots",
+    "upload/slow_receivers",
     "upload/upload_queue",
 )
 SIM = (

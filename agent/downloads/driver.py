@@ -266,10 +266,6 @@ class SwarmDriver:
         """Whether this node asks others for runs."""
         return self.scheduler is not None and not self.complete
 
-    def pace_s(self) -> float:
-        """Seconds from one new run to the next; 0: unknown."""
-        return self.scheduler.pace_s if self.scheduler is not None else 0.0
-
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """We may request from this neighbour now."""
         self.neighbours.on_joined(node)

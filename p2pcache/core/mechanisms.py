@@ -21,7 +21,6 @@ class Mechanisms:
     stuck_watch: bool = True  # tell the tracker of runs that don't come
 
     # What a node serves: `upload`.
-    paced_slots: bool = True  # close slots where uploads take long
     slow_receivers: bool = True  # take no slot for a slow receiver
     recall: bool = True  # tell nodes that heard BUSY that there is room
     quantum: bool = True  # make room for nodes that heard BUSY after some uploads in a row

@@ -108,6 +108,3 @@ class UploadSettings:
 
     # Uploads that flow at once: as many as one node requests, so that all requests flow and no link is starved.
     slots: int = 7
-    # Among equals an upload takes as long as a neighbour needs for `slots` runs. Above this multiple of that time slots
-    # are closed: the node is slow, and fewer uploads end sooner (docs/lab/0019, 0052).
-    pace: float = 4.0

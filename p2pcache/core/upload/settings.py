@@ -2,12 +2,8 @@
 
 from p2pcache.core.stats import Straggler
 
-# -- slots --
+# -- slow receivers --
 
-# One upload flows while the other starts or ends; also while the uplink is unknown.
-FEWEST_SLOTS = 2.0
-HURRY = 0.75  # of the usual duration: an upload quicker than this opens another slot
-MOST_CUT = 0.5  # of the open slots remain at least when one upload was slow
 DURATIONS = 31  # uploads whose median is the usual duration
 # Real connections that share a full link differ by two to three times for a while, and that says nothing.
 SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)

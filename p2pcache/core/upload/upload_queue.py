@@ -9,7 +9,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
 from p2pcache.core.upload.settings import FULL, HALF_QUANTUM, QUANTUM
-from p2pcache.core.upload.slots import PacedSlots, SlowReceivers
+from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
 from p2pcache.ids import NodeId
@@ -22,8 +22,8 @@ class UploadQueue(Generic[Item]):
 
     Admission:
 
-    - A peer takes one place. There are as many places as open slots (`PacedSlots`). A peer that finds none is told BUSY
-      at once and can ask somebody else; a queue would hold its request here.
+    - A peer takes one place. There are as many places as slots. A peer that finds none is told BUSY at once and can ask
+      somebody else; a queue would hold its request here.
     - A peer that is served or waits may have its next requests wait, so that its slot doesn't stand empty for a round
       trip. It knows how many its link holds. So it would keep its slot for ever. After a **quantum** of uploads beside
       peers that were turned away its next request is told BUSY too, and it stands behind them in line. After half of
@@ -46,7 +46,9 @@ class UploadQueue(Generic[Item]):
         """Start empty and open; `on`: the rules in force."""
         self._on = on
         self._settings = settings
-        self._slots = PacedSlots(settings)
+        self._slots = (
+            settings.slots
+        )  # that are open: uploads at once, beside those to slow receivers
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
@@ -65,7 +67,7 @@ class UploadQueue(Generic[Item]):
     @property
     def told_load(self) -> int:
         """The load as every have batch tells it to the neighbours: below `FULL` while a slot is free."""
-        if self._taken(Priority.BACKGROUND) < self._slots.open_count:
+        if self._taken(Priority.BACKGROUND) < self._slots:
             return min(self.load, FULL - 1)
         return max(self.load, FULL)
 
@@ -79,8 +81,8 @@ class UploadQueue(Generic[Item]):
         self._open = False
 
     def limit_slots(self, slots: int) -> None:
-        """Send at most this many uploads at once from now on; active ones go on."""
-        self._slots.limit(slots)
+        """Send at most this many uploads at once from now on, one at least; active ones go on."""
+        self._slots = max(1, min(slots, self._settings.slots))
 
     def offer(self, peer: NodeId, item: Item, priority: Priority = Priority.USUAL) -> bool:
         """Admit a request, or return False: answer BUSY.
@@ -113,7 +115,7 @@ class UploadQueue(Generic[Item]):
         """
         if len(self._active) >= 2 * self._settings.slots:
             return None
-        if len(self._active.keys() - self._slow.peers) >= self._slots.open_count:
+        if len(self._active.keys() - self._slow.peers) >= self._slots:
             return None
         present = sorted({line[0][0] for line in self._waiting.values()})
         return next((one for priority in present if (one := self._start(priority))), None)
@@ -127,18 +129,17 @@ class UploadQueue(Generic[Item]):
         """Refused requests whose peers should hear that there is room now, the oldest first; each is named once."""
         if not self._open or not self._on.recall:
             return []
-        return self._refusals.recall(self._slots.open_count - self._taken(Priority.USUAL))
+        return self._refusals.recall(self._slots - self._taken(Priority.USUAL))
 
     def on_upload_ended(
-        self, peer: NodeId, item: Item, took_s: float | None = None, pace_s: float = 0.0, nbytes: int = 0,
-    ) -> None:  # fmt: skip
+        self, peer: NodeId, item: Item, took_s: float | None = None, nbytes: int = 0
+    ) -> None:
         """An active upload is over, whatever its outcome.
 
         Args:
             peer: its receiver.
             item: that was admitted.
             took_s: seconds since its start, if it was sent to its end.
-            pace_s: seconds from one run to the next at a neighbour; 0: not known.
             nbytes: that were sent.
 
         Raises:
@@ -155,7 +156,6 @@ class UploadQueue(Generic[Item]):
             self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
             self._spare.on_upload_done(peer, nbytes, took_s)
-            self._slots.on_upload_done(took_s, pace_s if self._on.paced_slots else 0.0)
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
@@ -220,7 +220,7 @@ class UploadQueue(Generic[Item]):
 
     def _is_full(self, peer: NodeId, priority: Priority) -> bool:
         """Whether there is no free place for this peer, or it had half its quantum and another one was called."""
-        free = self._slots.open_count - self._taken(priority)
+        free = self._slots - self._taken(priority)
         behind = self._turns.get(peer, 0) >= HALF_QUANTUM and priority is Priority.USUAL
         return free <= 0 or (behind and self._refusals.keeps(peer, free))
 

@@ -149,11 +149,6 @@ class SimNode(NodeState):
         return self.scheduler.have
 
     @property
-    def pace_s(self) -> float:
-        """Seconds from one run to the next at a neighbour; 0: not known."""
-        return self.scheduler.pace_s
-
-    @property
     def load(self) -> int:
         """Its load, as have batches say it."""
         return self.uploads.queue.told_load

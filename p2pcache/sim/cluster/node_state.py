@@ -113,11 +113,6 @@ class NodeState(ABC):
 
     @property
     @abstractmethod
-    def pace_s(self) -> float:
-        """Seconds from one run to the next at a neighbour; 0: not known."""
-
-    @property
-    @abstractmethod
     def load(self) -> int:
         """Its load, as have batches say it."""
 

@@ -118,7 +118,7 @@ class NodeUploads:
         del self._uploads[asker.node, upload.number]
         took_s = node.world.now - upload.started
         nbytes = node.run_bytes[upload.run]
-        self.queue.on_upload_ended(asker.node, upload, took_s, node.pace_s, nbytes)
+        self.queue.on_upload_ended(asker.node, upload, took_s, nbytes)
         self.queue.mark_slow_receivers(node.world.now)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.send(asker, asker.ended, upload.number, outcome, upload.began)

@@ -147,9 +147,6 @@ class Port:
     def wants(self) -> bool:
         return self.have_runs() != bitset.full(self.layout.run_count)
 
-    def pace_s(self) -> float:
-        return 0.0
-
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)
 

@@ -164,7 +164,7 @@ class ServerSession:
             return
         upload = Upload(
             self.connection, stream.number, number, chunks, port.store, self._on_upload_ended,
-            self._on_room, port.pace_s,
+            self._on_room,
         )  # fmt: skip
         self._requests[number] = upload
         if not self._uploads.offer(upload, wire.priority_of(frame)):

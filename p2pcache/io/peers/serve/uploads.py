@@ -31,7 +31,6 @@ class Upload:
         "number",
         "on_ended",
         "on_room",
-        "pace_s",
         "sent_bytes",
         "store",
         "stream",
@@ -46,7 +45,6 @@ class Upload:
         store: ChunkStore,
         on_ended: Callable[["Upload", str], None],
         on_room: Callable[["Upload"], None],
-        pace_s: Callable[[], float],
     ) -> None:
         """Nothing is sent yet.
 
@@ -59,7 +57,6 @@ class Upload:
             on_ended: called once on the loop's thread; the text says why chunks are left unsent,
                 "" if none are.
             on_room: called on the loop's thread when the request was answered BUSY and a slot is free.
-            pace_s: as `SwarmPort.pace_s`.
         """
         self.connection = connection
         self.stream = stream
@@ -68,7 +65,6 @@ class Upload:
         self.store = store
         self.on_ended = on_ended
         self.on_room = on_room
-        self.pace_s = pace_s
         self.cancelled = False
         self.sent_bytes = 0
 
@@ -148,9 +144,8 @@ class Uploads:
     def _on_ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
-        pace_s = upload.pace_s()
         done_s = None if left else took_s
-        self._queue.on_upload_ended(connection.serial, upload, done_s, pace_s, upload.sent_bytes)
+        self._queue.on_upload_ended(connection.serial, upload, done_s, upload.sent_bytes)
         self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:

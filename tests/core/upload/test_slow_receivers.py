@@ -1,4 +1,4 @@
-"""Slots that follow the pace of the swarm, and slow receivers that take none."""
+"""Slow receivers take no slot from the others."""
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.upload_queue import UploadQueue
@@ -25,31 +25,6 @@ def test_nobody_is_slow_before_some_uploads_have_ended() -> None:
     queue.mark_slow_receivers(0.0)
     queue.mark_slow_receivers(1e6)
     assert not queue.offer(2, 2), "nobody is slow yet, so the one slot is taken"
-
-
-def test_uploads_slower_than_the_swarm_close_slots_and_quick_ones_open_them() -> None:
-    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=12, pace=3.0))
-
-    def active_after(took_s: float, pace_s: float) -> int:
-        for peer in range(100, 116):
-            queue.offer(peer, 1)
-        active = list[int]()
-        while (begun := queue.start_next()) is not None:
-            active.append(begun[0])
-        for peer in active:
-            queue.on_upload_ended(peer, 1, took_s, pace_s)
-        for peer in range(100, 116):
-            queue.on_peer_gone(peer)
-        queue.check()
-        return len(active)
-
-    assert [active_after(1.0, 0.1) for _ in range(4)] == [2, 4, 8, 12]
-    assert active_after(3.0, 0.1) == 12, "neither quick nor slow: the slots stay"
-    assert active_after(30.0, 1.0) == 12, "everything is slow in that swarm"
-    assert active_after(20.0, 0.1) == 12
-    assert active_after(20.0, 0.1) == 2
-    assert active_after(20.0, 0.0) == 2
-    assert active_after(20.0, 0.0) == 4, "without a pace no upload is slow"
 
 
 def test_a_slow_receiver_takes_no_slot_from_the_others() -> None:

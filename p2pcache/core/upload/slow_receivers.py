@@ -1,60 +1,10 @@
-"""How many uploads flow at once: slots follow the swarm's pace, and slow receivers take none."""
+"""Slow receivers: they take no slot from the others."""
 
 from collections.abc import Iterable
 
-from p2pcache.core.settings import UploadSettings
 from p2pcache.core.stats import RollingMedian
-from p2pcache.core.upload.settings import DURATIONS, FEWEST_SLOTS, HURRY, MOST_CUT, SLOW_RECEIVER
+from p2pcache.core.upload.settings import DURATIONS, SLOW_RECEIVER
 from p2pcache.ids import NodeId
-
-
-class PacedSlots:
-    """The number of open slots.
-
-    Among equals an upload takes as long as a neighbour needs to receive `slots` runs. Where uploads take several times
-    as long, this node's uplink is slow beside the swarm. Then slots close: few peers that have a rare run soon
-    spread it, while many slow uploads of it keep everybody waiting. In a swarm where everything is slow the pace is
-    slow as well, and nothing closes.
-    """
-
-    def __init__(self, settings: UploadSettings) -> None:
-        """Two slots are open until uploads show how quick the uplink is.
-
-        Args:
-            settings: `slots` is the most; `pace` says how slow uploads may be beside the swarm.
-        """
-        self._settings = settings
-        self._limit = settings.slots
-        self._paced = FEWEST_SLOTS
-
-    def limit(self, slots: int) -> None:
-        """Open at most this many from now on, one at least and the settings' number at most."""
-        self._limit = max(1, min(slots, self._settings.slots))
-
-    @property
-    def limited(self) -> bool:
-        """Whether this node is to serve less than its settings allow."""
-        return self._limit < self._settings.slots
-
-    @property
-    def open_count(self) -> int:
-        """Uploads that may flow at once, beside those to slow receivers."""
-        return min(self._limit, int(self._paced))
-
-    def on_upload_done(self, took_s: float, pace_s: float) -> None:
-        """An upload was sent to its end: open or close slots.
-
-        Args:
-            took_s: seconds from its start.
-            pace_s: seconds from one run to the next at a neighbour; 0: not known.
-        """
-        settings = self._settings
-        usual_s = settings.pace * settings.slots * pace_s
-        if 0 < usual_s < took_s:
-            slower = self._paced * max(MOST_CUT, usual_s / took_s)
-            self._paced = max(FEWEST_SLOTS, min(self._paced - 1, slower))
-        elif not usual_s or took_s < HURRY * usual_s:
-            self._paced = min(settings.slots, self._paced + 1)
 
 
 class SlowReceivers:
