@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from p2pcache.core.format.chunking import MiB
 
+# Seconds of silence after which a member is gone, and its leases with it: three heartbeats.
+EXPIRY_S = 15.0
+USUAL_OF = 31  # durations whose median is the usual one: of requests, and of uploads
 STORY_LINES = 4096  # of one scheduler, over all runs of its model: about half a megabyte
 # Buckets of one rate limit. The least recently used one is dropped, and would start full again.
 MAX_CLIENTS = 4096
@@ -55,7 +58,7 @@ class SwarmSettings:
     # normally appear sooner.
     stuck_after_s: float = 4.0
     # Lifetime of a lease without a heartbeat; equal to the tracker's, so that both sides count alike.
-    lease_ttl_s: float = 15.0
+    lease_ttl_s: float = EXPIRY_S
     # Seconds beyond the lifetime of all leases before owners read, on a node that never met the tracker and so knows
     # none of its leases.
     fallback_grace_s: float = 5.0
@@ -69,7 +72,7 @@ class LeaseSettings:
     """How the tracker grants leases."""
 
     # Lifetime of a lease that no heartbeat renews; equal to a member's expiry, so both end together.
-    ttl_s: float = 15.0
+    ttl_s: float = EXPIRY_S
     # Leases in flight over the swarm, at first and at least: reads that begin together end together, and until then
     # there is nothing to spread.
     in_flight: int = 4
@@ -77,22 +80,17 @@ class LeaseSettings:
     most_in_flight: int = 128
     # Multiple of the usual read time above which a reader is slow and rests (docs/lab/0013).
     slow_node_ratio: float = 1.6
-    # Holders of a run from which on its lease is taken back: with two, one may leave.
-    enough_holders: int = 2
     # Median read times after which a lease is stuck and its run may be granted again.
     stuck_factor: float = 4.0
-    # Nodes that must see wrong bytes of one run before leases stop: one alone may have bad memory or another bucket.
-    mismatches_to_stop: int = 2
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
     """Membership at the tracker."""
 
-    # Seconds between heartbeats, with a jitter of a fifth: few enough for a small tracker, and three make an expiry.
-    heartbeat_s: float = 5.0
-    # Seconds of silence after which a member is gone: three heartbeats.
-    expiry_s: float = 15.0
+    # Seconds between heartbeats, with a jitter of a fifth: few enough for a small tracker.
+    heartbeat_s: float = EXPIRY_S / 3
+    expiry_s: float = EXPIRY_S
     # Seconds after a broken connection until its leases are given back: an agent reconnects within them.
     reconnect_grace_s: float = 3.0
     # Neighbours named to each node: rarest first needs this many to come near the bound (docs/lab/0012).
@@ -107,4 +105,4 @@ class UploadSettings:
     """What one node serves at once."""
 
     # Uploads that flow at once: as many as one node requests, so that all requests flow and no link is starved.
-    slots: int = 7
+    slots: int = SwarmSettings().outstanding

@@ -15,6 +15,7 @@ from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send, StorageNotice
 from p2pcache.core.membership.reachability import Bearer
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -69,16 +70,13 @@ class OddStorage:
 class OriginDoubts:
     """The doubts of one swarm: which nodes read which runs wrong, and what follows."""
 
-    def __init__(
-        self, roster: Roster, book: LeaseBook, bearer: Bearer, bearers_to_stop: int
-    ) -> None:
+    def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer) -> None:
         """No run is doubted yet.
 
         Args:
             roster: the swarm's members.
             book: its leases.
             bearer: maps a node id to what it stands for as a witness.
-            bearers_to_stop: how many must read a run wrong before leases stop.
         """
         self.odd: dict[NodeId, OddStorage] = {}  # these get no lease until their pull ends
         self.runs: dict[RunIndex, DoubtedRun] = {}
@@ -86,7 +84,6 @@ class OriginDoubts:
         self._roster = roster
         self._book = book
         self._bearer = bearer
-        self._bearers_to_stop = bearers_to_stop
         self._stopped_at = 0.0
 
     def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
@@ -182,7 +179,7 @@ class OriginDoubts:
         elif doubt.witness is not None:
             wrong = len(bearers) + (doubt.witness is WitnessReport.WRONG)
             tried_twice = sum(doubt.accusers.values()) > 1
-            if wrong >= self._bearers_to_stop:
+            if wrong >= WITNESSES:
                 self._stop(doubt, run, now, out)
             elif tried_twice and all(self._bearer(one) in bearers for one in self._book.readers):
                 self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS, out)

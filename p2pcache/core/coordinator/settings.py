@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+from p2pcache.core.membership.settings import LARGEST_CLUSTER
+from p2pcache.core.settings import SwarmSettings
+
 # -- what one message may ask for --
 # Swarms that are taken in or stepped before other members have their turn: some milliseconds.
 SWARMS_AT_ONCE = 16
@@ -11,9 +14,8 @@ MAX_MEMBER_BYTES = 128 << 20
 SWARM_BYTES = 20_000  # of a swarm, however small
 RUN_SETS = 5  # of a swarm and one member, each with a bit for each run
 NAMED_BYTES = 100  # of an awaited node
-MAX_AWAITED = 20_000  # nodes of one swarm: twice the largest supported cluster
+MAX_AWAITED = 2 * LARGEST_CLUSTER  # nodes of one swarm
 MAX_LISTED_LEASES = 256  # a node works on a handful
-MAX_STUCK_RUNS = 32  # a window; a member tells of more later
 MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
@@ -26,13 +28,12 @@ HOLD_S = 0.5  # until it grants: agents that went on without it say first what t
 MOST_LISTED = 100  # of a cluster whose nodes all have it: ten thousand messages when all come
 
 # -- complaints and stuck runs --
-BLAMES_TO_BAN = 2  # nodes that got wrong bytes from a peer: one alone may lie
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
 SCARCE = 2  # holders at most, for a member that waits in vain to complain of them
-IN_VAIN_S = 4.0  # after holders were introduced and didn't help
+IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
 AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
 MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
-AGAIN_AFTER_S = 2.0  # notices come every four seconds: two that are nearer are one
+AGAIN_AFTER_S = IN_VAIN_S / 2  # two notices that are nearer to one another are one
 
 # -- wrong bytes in storage --
 STOP_S = 30.0  # no leases, or pods that restart would read them for ever

@@ -13,7 +13,6 @@ from p2pcache.core.coordinator.settings import (
     IN_VAIN_S,
     INTRODUCED,
     MAX_NAMED,
-    MAX_STUCK_RUNS,
     MOST_AGAIN,
     SCARCE,
 )
@@ -46,7 +45,7 @@ class StuckRuns:
         for holder in said.gives[:MAX_NAMED]:
             if holder in members and record.node in members[holder].complained_by:
                 self._reach.acquit(members[holder])
-        wanted = m.run_bits(said.runs[:MAX_STUCK_RUNS], count)
+        wanted = m.run_bits(said.runs[: m.MAX_STUCK], count)
         in_vain = 0
         if now >= record.introduced_at + IN_VAIN_S:
             in_vain = wanted & record.introduced
@@ -96,7 +95,7 @@ class StuckRuns:
             in_vain, count = lacks, min(AGAIN_TIMES * record.read_again, MOST_AGAIN)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
-            record.read_again = max(MAX_STUCK_RUNS, again.bit_count())
+            record.read_again = max(m.MAX_STUCK, again.bit_count())
             record.read_again_at = now
             self._reach.on_cut_off(record, now)
             self._book.regrant(again, now)

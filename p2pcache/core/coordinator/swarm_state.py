@@ -6,7 +6,6 @@ from math import inf
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import OriginDoubts
 from p2pcache.core.coordinator.settings import (
-    BLAMES_TO_BAN,
     MAX_AWAITED,
     MAX_BYTES,
     MAX_LABEL,
@@ -22,6 +21,7 @@ from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
 from p2pcache.core.membership.reachability import Reachability, by_id, witnesses_but
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.membership.usage_ledger import PullEnd, RunningPull, UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
@@ -64,7 +64,7 @@ class SwarmTracker:
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
         self.scheduled: float | None = None  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.reach)
-        self.doubts = OriginDoubts(self.roster, self.book, self._bearer, leases.mismatches_to_stop)
+        self.doubts = OriginDoubts(self.roster, self.book, self._bearer)
         self._nodes = nodes
         self._grants = True  # whether the last step could grant leases
         self._epoch = epoch
@@ -142,7 +142,7 @@ class SwarmTracker:
         self.blames += 1
         record.blamed_by |= {bearer}
         # Of two members only one can accuse.
-        enough = witnesses_but(node, self.roster, self._bearer, BLAMES_TO_BAN)
+        enough = witnesses_but(node, self.roster, self._bearer, WITNESSES)
         if len(record.blamed_by) >= enough and not record.banned:
             self.book.drop_reader(node, now)
             self.roster.ban(record)

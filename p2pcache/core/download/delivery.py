@@ -11,7 +11,7 @@ from p2pcache.core.download.settings import (
     BROKEN,
     LATELY,
     PATIENT,
-    REFUSAL_REVIEW_S,
+    REVIEW_S,
     UNMEASURED,
 )
 from p2pcache.core.peers.peer import Peer
@@ -86,7 +86,7 @@ class Deliveries:
         """
         if now < max(self._review_at, progress_at + self._settings.stuck_after_s):
             return
-        self._review_at = now + REFUSAL_REVIEW_S
+        self._review_at = now + REVIEW_S
         lately = now - LATELY * self._settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
             since = max(peer.refused_since, progress_at)

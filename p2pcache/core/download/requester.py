@@ -9,9 +9,10 @@ from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
-from p2pcache.core.download.settings import LEAD, LONELY, LOST_PAUSE_S, REVIEW_S
+from p2pcache.core.download.settings import LEAD, LONELY, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.settings import PAUSE_S
 from p2pcache.core.peers.timing import RequestTiming, SwarmPace
 from p2pcache.core.racks.bridges import WITHIN, Reach
 from p2pcache.core.swarm.commands import ALL, Blame, Cancel, Command, Request
@@ -166,7 +167,7 @@ class Requester:
                 counters.refused += 1
                 self._book.on_refused(peer, 1 << request.run)
             elif outcome is not Outcome.CANCELLED:
-                peer.rest_until = now + LOST_PAUSE_S
+                peer.rest_until = now + PAUSE_S  # it is usually gone
                 self.deliveries.on_failure(peer, outcome)
 
     def _on_run(self, request: PeerRequest, now: float) -> None:

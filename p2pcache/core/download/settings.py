@@ -3,7 +3,7 @@
 # -- passes --
 
 LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
-# Between two reviews of paces and limits: they change slowly and cost O(neighbours).
+# Between two reviews of paces, limits and refusals: they change slowly and cost O(neighbours).
 REVIEW_S = 0.25
 TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
 FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs
@@ -14,10 +14,6 @@ NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across
 
 # Requests that flow while a full neighbour is asked all the same: a lone one may wait for a slow node.
 LONELY = 1
-
-# -- rests --
-
-LOST_PAUSE_S = 1.0  # of a neighbour whose request was LOST: PeerLeft usually follows
 
 # -- endgame --
 
@@ -31,9 +27,4 @@ PATIENT = 8
 # Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
 UNMEASURED = 2
 LATELY = 2  # rests after a refusal: a neighbour that refused earlier wasn't asked since
-REFUSAL_REVIEW_S = 0.25  # between two reviews of refusals: patience is seconds
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart
-
-# -- stuck runs --
-
-STUCK_AT_ONCE = 64  # runs in one Stuck notice: as many as a tracker looks into at once

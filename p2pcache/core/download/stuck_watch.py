@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.download.delivery import Deliveries
-from p2pcache.core.download.settings import STUCK_AT_ONCE
+from p2pcache.core.protocol.messages import MAX_STUCK
 from p2pcache.core.swarm.commands import Blame, Command, Stuck
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunSet
@@ -70,7 +70,7 @@ class StuckWatch:
             found: the outcome of `find_stuck`.
             out: commands are added here.
         """
-        peers, runs = self._book.peers, bitset.lowest(found.stuck, STUCK_AT_ONCE)
+        peers, runs = self._book.peers, bitset.lowest(found.stuck, MAX_STUCK)
         failing = sorted(
             node
             for node in self._deliveries.in_vain

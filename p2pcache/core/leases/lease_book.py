@@ -15,13 +15,13 @@ from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
 from p2pcache.core.leases.settings import (
     MAX_SKIPPED,
-    STORY_ENTRIES,
 )
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
+from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.run_log import NOBODY, RunLog
-from p2pcache.core.settings import LeaseSettings
+from p2pcache.core.settings import STORY_LINES, LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -63,7 +63,7 @@ class LeaseBook:
         self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
         self._expires_from = inf  # no lease expires before
-        self._log = RunLog(STORY_ENTRIES)
+        self._log = RunLog(STORY_LINES)
 
     @property
     def done(self) -> RunSet:
@@ -110,7 +110,7 @@ class LeaseBook:
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
                 continue
             lease.others.add(self._bearer(node))
-            if len(lease.others) >= self._settings.enough_holders:
+            if len(lease.others) >= WITNESSES:
                 self._end(run, now, "revoked")
                 revoked.setdefault(lease.node, []).append(run)
         return revoked
@@ -292,7 +292,7 @@ class LeaseBook:
 
     def _note(self, runs: RunSet, word: str, now: float) -> None:
         """Log what happened to runs; of more than the log holds, to the first ones."""
-        for run in islice(bitset.members(runs), STORY_ENTRIES):
+        for run in islice(bitset.members(runs), STORY_LINES):
             self._log.note(now, run, word, NOBODY)
 
     def _leases_of(self, node: NodeId, runs: RunSet) -> list[RunIndex]:

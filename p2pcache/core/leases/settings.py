@@ -1,12 +1,13 @@
 """Thresholds of the lease room that no operator tunes; `core.settings.LeaseSettings` has the others."""
 
+from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.stats import Straggler
 
 # -- slow readers --
 # Mean seconds a read, beside the mean of all. At most a quarter of the readers are slow at once: without a limit chance
 # made most of eight equal nodes slow (docs/lab/0013).
 SLOW_READER = Straggler(
-    ratio=1.6,  # `LeaseSettings.slow_node_ratio` replaces it
+    ratio=LeaseSettings().slow_node_ratio,  # another setting replaces it
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
     probation=8.0,  # of its own read times: the next run that it gets is late by one of them
@@ -32,9 +33,9 @@ HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that nod
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --
-ANSWER_S = 5.0  # a heartbeat: a member that hasn't answered a poll by then may be gone itself
+ANSWER_S = (
+    MemberSettings().heartbeat_s
+)  # a member that hasn't answered a poll by then may be gone itself
 BATCH_S = 0.05  # several nodes that go at once (a rack) are one poll
 POLL_INTERVAL_S = 1.0  # between two polls of a small swarm
 POLL_INTERVAL_S_PER_MEMBER = 0.001  # of a large one: each poll costs one answer a member
-
-STORY_ENTRIES = 2000  # of the log of leases: the last minutes of a storm, 100 bytes each

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.member_record import MemberRecord, Reach
-from p2pcache.core.membership.settings import COMPLAINTS, VERDICT_S
+from p2pcache.core.membership.settings import VERDICT_S, WITNESSES
 from p2pcache.ids import NodeId
 
 Bearer = Callable[[NodeId], NodeId]
@@ -90,7 +90,7 @@ class Reachability:
         record.complained_by |= {node}
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
-        others = witnesses_but(record.node, waiting, self._bearer, COMPLAINTS - failed)
+        others = witnesses_but(record.node, waiting, self._bearer, WITNESSES - failed)
         if record.banned or len(bearers) < max(1, others):
             return False
         fresh = record.node not in self.verdicts

@@ -1,5 +1,10 @@
 """Thresholds of the membership room that no operator tunes; `core.settings.MemberSettings` has the others."""
 
+LARGEST_CLUSTER = 10_000  # nodes that are supported
+# Members that must say the same of a node or of a run: one alone may lie, have bad memory, be cut off or leave. A dial
+# that failed counts as a complaint.
+WITNESSES = 2
+
 # -- the list of members --
 FLUSH_S = 0.25  # between two changes of a swarm's list: at most four a second
 FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each receiver
@@ -26,13 +31,14 @@ LAST_AGAIN_S = 640.0
 # A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
 # balance would turn the site over and over.
 DISBELIEVED = 0.8
-COMPLAINTS = 2  # bearers that must complain: one alone may be cut off itself; a dial that failed counts as one
 VERDICT_S = (
     60.0  # how long complaints count: nobody mends a firewall sooner, and a partition may heal
 )
 
 # -- what is remembered --
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
-MOST_DEPARTED = 10_000  # nodes that are gone
+MOST_DEPARTED = LARGEST_CLUSTER  # nodes that are gone
 MOST_REPLACED = 16  # processes of one id
-MAX_FIGURES = 20_000  # nodes whose last figures are kept for a model, departed ones included
+MAX_FIGURES = (
+    2 * LARGEST_CLUSTER
+)  # nodes whose last figures are kept for a model, departed ones included

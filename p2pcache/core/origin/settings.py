@@ -4,6 +4,7 @@ Names that end in `_S` are seconds. Measurements are in the lab records that are
 """
 
 from p2pcache.core.format.chunking import MiB
+from p2pcache.core.settings import MemberSettings, SwarmSettings
 
 # -- leases of one node --
 
@@ -16,8 +17,8 @@ MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or t
 # -- read concurrency --
 
 MIN_READ_S = 1e-6  # clocks have a grain
-# Reads of several nodes that fill a link: each node asks its neighbours for seven runs beside its read.
-FILL_A_LINK = 8
+# Reads of several nodes that fill a link: each node asks its neighbours for runs beside its read.
+FILL_A_LINK = SwarmSettings().outstanding + 1
 # Reads at once, over those that pay if reads take the shortest time that was seen.
 MOST_TIMES = 2
 
@@ -43,8 +44,6 @@ BEYOND_RATIO = 3
 KNOWLEDGE_RATIO = 2  # the same: runs by which two nodes' knowledge differs at that moment
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
 HEAR_S = 0.3  # for the others to say what they have of a model that no tracker told of: dials in a site take less
-REST_S = 1.0  # pause after a failed read without a tracker; doubled with each failure in a row
-REST_MAX_S = 30.0  # storage that is back is found again within this time
 RECENT_READS = 16  # reads over which the mean goes
 
 # -- a node alone --
@@ -64,6 +63,8 @@ JOIN_WAITS = 2
 
 # Dials that begin together: it must not look like a port scan. Without a tracker all of them do.
 DIALS_AT_ONCE = 8
-MAX_DIALS = 24  # members that are dialled to find out: as many as a tracker names as neighbours
+MAX_DIALS = (
+    MemberSettings().neighbours
+)  # members that are dialled to find out: as many as a tracker names as neighbours
 # A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
 DIAL_TIMEOUT_S = 15.0

@@ -17,10 +17,9 @@ from p2pcache.core.origin.settings import (
     MOST_UNDER_WAY,
     PATIENCE_RATIO,
     RECENT_READS,
-    REST_MAX_S,
-    REST_S,
     RETURN_S,
 )
+from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.peers.timing import SwarmPace
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -117,7 +116,7 @@ class WithoutTracker:
         if not self.governs or started <= self._rested_at:
             return  # concurrent reads fail together: that is one failure
         self._rested_at = now
-        pause = backoff.pause_s(REST_S, REST_MAX_S, self._failures)
+        pause = backoff.pause_s(PAUSE_S, PAUSE_MAX_S, self._failures)
         self._failures += 1
         # Dice, so that the nodes don't return at the same moment.
         self._rest_until = now + pause * (0.5 + self._dice.random())

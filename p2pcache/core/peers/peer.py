@@ -1,7 +1,7 @@
 """One neighbour: what it has, how quick it is, and how much the link to it holds."""
 
 from p2pcache.core import backoff
-from p2pcache.core.peers.settings import STALL_PAUSE_MAX_S, STALL_PAUSE_S
+from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.upload.settings import FULL
 from p2pcache.ids import NodeId, RunSet
 
@@ -161,7 +161,7 @@ class Peer:
         """It owed us bytes and sent none for too long: let it rest, longer with each stall in a row."""
         if now < self.rest_until and self.stalls:
             return  # several requests in flight stall in one silence
-        self.rest_until = now + backoff.pause_s(STALL_PAUSE_S, STALL_PAUSE_MAX_S, self.stalls)
+        self.rest_until = now + backoff.pause_s(PAUSE_S, PAUSE_MAX_S, self.stalls)
         self.stalls += 1
 
     def rate(self, now: float) -> float | None:

@@ -1,14 +1,16 @@
 """Thresholds for neighbours that are the same on every node. `SwarmSettings` has those that can be tuned."""
 
-# -- one neighbour --
+from p2pcache.core.settings import USUAL_OF
 
-STALL_PAUSE_S = 1.0  # after a stall, doubled with each one in a row
-STALL_PAUSE_MAX_S = 30.0  # a neighbour that recovers is found again within this time
+# -- pauses --
+
+# After a stall of a neighbour, and after a failed read without a tracker; doubled with each one in a row.
+PAUSE_S = 1.0
+PAUSE_MAX_S = 30.0  # a neighbour, or storage, that recovers is found again within this time
 
 # -- usual times --
 
-DURATIONS = 31  # requests whose median is the usual duration
-ANSWERS = 15  # answers whose median is the usual time until a first byte
+ANSWERS = USUAL_OF // 2  # whose median is the usual time until a first byte: half the requests
 FIRST_REQUESTS = 7  # requests after which the median means something
 BRIDGE_PATIENCE = 4.0  # usual requests: a bridge asks for a run, and then its rack asks it
 BRIDGE_PATIENCE_MAX_S = 10.0  # while no request has ended yet, and on the slowest links

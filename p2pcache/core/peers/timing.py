@@ -8,12 +8,12 @@ from p2pcache.core.peers.settings import (
     ANSWERS,
     BRIDGE_PATIENCE,
     BRIDGE_PATIENCE_MAX_S,
-    DURATIONS,
     FIRST_REQUESTS,
     FIRST_STEPS_S,
     KNOWN_STEPS,
     STEPS,
 )
+from p2pcache.core.settings import USUAL_OF
 from p2pcache.core.stats import RollingMedian, median
 
 
@@ -22,8 +22,8 @@ class RequestTiming:
 
     def __init__(self) -> None:
         """Nothing is known: a request takes for ever."""
-        self._near = RollingMedian(DURATIONS)  # seconds, within the rack
-        self._far = RollingMedian(DURATIONS)  # seconds, across a boundary
+        self._near = RollingMedian(USUAL_OF)  # seconds, within the rack
+        self._far = RollingMedian(USUAL_OF)  # seconds, across a boundary
         self._answers = RollingMedian(ANSWERS)  # seconds
         self._near_s = self._far_s = math.inf
         self.answer_s = 0.0  # from a request to the first byte of its answer; 0: not known

@@ -26,6 +26,7 @@ NODE_MANIFEST_BYTES = (
 MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
 MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
+MAX_STUCK = 32  # runs in a notice that they are stuck: a window; a member tells of more later
 MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
 EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most

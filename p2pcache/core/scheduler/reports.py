@@ -1,7 +1,6 @@
 """What others are told: neighbours by have batches, the tracker by messages. The agent and the simulator share it."""
 
 import math
-from itertools import islice
 
 from p2pcache.core import bitset
 from p2pcache.core.peers.rarity import Rarity
@@ -71,7 +70,7 @@ def to_tracker(
                 failed=tuple(bitset.members(command.failed)),
                 mismatched=tuple(bitset.members(command.mismatched)),
                 returned=tuple(bitset.members(command.returned)),
-                demanded=tuple(islice(bitset.members(command.urgent), m.MAX_DEMANDED)),
+                demanded=tuple(bitset.members(command.urgent)),
                 flow_s=command.flow_s,
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):

@@ -4,7 +4,6 @@ from p2pcache.core.stats import Straggler
 
 # -- slow receivers --
 
-DURATIONS = 31  # uploads whose median is the usual duration
 # Real connections that share a full link differ by two to three times for a while, and that says nothing.
 SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 

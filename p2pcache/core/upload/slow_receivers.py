@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from p2pcache.core.settings import USUAL_OF
 from p2pcache.core.stats import RollingMedian
-from p2pcache.core.upload.settings import DURATIONS, SLOW_RECEIVER
+from p2pcache.core.upload.settings import SLOW_RECEIVER
 from p2pcache.ids import NodeId
 
 
@@ -23,7 +24,7 @@ class SlowReceivers:
             most: slow receivers at one time; beyond that, being slow is usual.
         """
         self._most = most
-        self._durations_s = RollingMedian(DURATIONS)
+        self._durations_s = RollingMedian(USUAL_OF)
         self._started: dict[NodeId, float] = {}  # receiver -> when its upload was seen first
         self.peers: set[NodeId] = set()
 

@@ -4,7 +4,6 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
     AGAIN_AFTER_S,
     IN_VAIN_S,
-    MAX_STUCK_RUNS,
     MOST_AGAIN,
 )
 from p2pcache.core.membership.settings import VERDICT_S
@@ -32,7 +31,7 @@ class Part:
         self.world.say(2, m.Enter(m.SwarmState(X, self.runs, have, credit=self.runs)))
 
     def say(self) -> None:
-        first = bitset.members(bitset.lowest(self.lacks, MAX_STUCK_RUNS))
+        first = bitset.members(bitset.lowest(self.lacks, m.MAX_STUCK))
         self.world.say(2, m.Stuck(X, tuple(first), bitset.to_bytes(self.lacks, self.runs)))
 
     def wait(self, seconds: float = IN_VAIN_S + 0.1) -> None:
@@ -112,7 +111,7 @@ def test_after_a_while_it_is_introduced_anew() -> None:
     assert part.read() == 0
     part.wait()
     part.say()
-    assert part.read() == MAX_STUCK_RUNS
+    assert part.read() == m.MAX_STUCK
 
 
 def test_a_member_that_left_and_comes_back_is_introduced_anew() -> None:
