@@ -2,6 +2,12 @@
 
 from p2pcache.core.stats import Straggler
 
+# -- slots --
+
+# Until uploads have been sent: the first run of a storm comes to two neighbours soon, which pass it on. All at once
+# would get it late (docs/lab/0073).
+FIRST_SLOTS = 2
+
 # -- slow receivers --
 
 # Real connections that share a full link differ by two to three times for a while, and that says nothing.

@@ -8,7 +8,7 @@ from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
 from p2pcache.core.upload.recall import Refusals
-from p2pcache.core.upload.settings import FULL, HALF_QUANTUM, QUANTUM
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, HALF_QUANTUM, QUANTUM
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -22,8 +22,8 @@ class UploadQueue(Generic[Item]):
 
     Admission:
 
-    - A peer takes one place. There are as many places as slots. A peer that finds none is told BUSY at once and can ask
-      somebody else; a queue would hold its request here.
+    - A peer takes one place. There are as many places as slots: two at first, and one more with each upload that was
+      sent. A peer that finds none is told BUSY at once and can ask somebody else; a queue would hold its request here.
     - A peer that is served or waits may have its next requests wait, so that its slot doesn't stand empty for a round
       trip. It knows how many its link holds. So it would keep its slot for ever. After a **quantum** of uploads beside
       peers that were turned away its next request is told BUSY too, and it stands behind them in line. After half of
@@ -46,9 +46,8 @@ class UploadQueue(Generic[Item]):
         """Start empty and open; `on`: the rules in force."""
         self._on = on
         self._settings = settings
-        self._slots = (
-            settings.slots
-        )  # that are open: uploads at once, beside those to slow receivers
+        self._limit = settings.slots  # of the slots
+        self._opened = FIRST_SLOTS  # as many as uploads have opened
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
@@ -82,7 +81,7 @@ class UploadQueue(Generic[Item]):
 
     def limit_slots(self, slots: int) -> None:
         """Send at most this many uploads at once from now on, one at least; active ones go on."""
-        self._slots = max(1, min(slots, self._settings.slots))
+        self._limit = max(1, min(slots, self._settings.slots))
 
     def offer(self, peer: NodeId, item: Item, priority: Priority = Priority.USUAL) -> bool:
         """Admit a request, or return False: answer BUSY.
@@ -156,6 +155,7 @@ class UploadQueue(Generic[Item]):
             self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
             self._spare.on_upload_done(peer, nbytes, took_s)
+            self._opened += 1
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
@@ -217,6 +217,11 @@ class UploadQueue(Generic[Item]):
         return None
 
     # -- places -------------------------------------------------------------------------------
+
+    @property
+    def _slots(self) -> int:
+        """Uploads that may flow at once, beside those to slow receivers."""
+        return min(self._limit, self._opened)
 
     def _is_full(self, peer: NodeId, priority: Priority) -> bool:
         """Whether there is no free place for this peer, or it had half its quantum and another one was called."""
