@@ -13,7 +13,10 @@ from p2pcache.core.origin.settings import (
     JOIN_BYTES,
     MAX_DIALS,
     MAX_URGENT_REPORTED,
+    MIN_READ_S,
     MIN_SHARE,
+    MORE_PER_READ,
+    MOST_TIMES,
 )  # fmt: skip
 from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.swarm.commands import (
@@ -55,6 +58,7 @@ class OriginReader:
         largest = max(context.run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
         self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
+        self._in_hand = FIRST_READS  # leases at once that this node is known to be able to work on
         self._told_credit = LeaseCredit(0)
         self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
         self._urgent_at = -math.inf  # when it was told last
@@ -173,6 +177,7 @@ class OriginReader:
         self._log.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
             took_s = now - reading.started
+            self._on_own_read(took_s, flow_s)
             self._by_itself.on_read_done(took_s / (reading.place + 1))
             if self._by_itself.governs and request_done:
                 runs, under_way = reading.place + 1, self.readings.requests + 1
@@ -210,7 +215,7 @@ class OriginReader:
         """Leases that this node can work on at once. The tracker decides how many of them it grants."""
         if self.halted or not self._mine.needed:
             return 0
-        return self._concurrency.most if self._by_itself.reads else FIRST_READS
+        return min(self._in_hand, self._concurrency.most)
 
     @property
     def heeds_haves(self) -> bool:
@@ -264,6 +269,12 @@ class OriginReader:
         self.readings.check(mine.fetching, max(self._concurrency.most, MIN_SHARE))
 
     # -- within -----------------------------------------------------------------------------
+
+    def _on_own_read(self, took_s: float, flow_s: float) -> None:
+        """The first read tells how many flow while one waits, each one that this node keeps up."""
+        if not self._by_itself.reads and flow_s > 0:
+            self._in_hand += round(MOST_TIMES * max(0.0, took_s - flow_s) / max(flow_s, MIN_READ_S))
+        self._in_hand += MORE_PER_READ
 
     def _end_cut_off(self) -> None:
         """There is a neighbour, or nothing is needed: reads in flight become leases."""
