@@ -113,20 +113,26 @@ class Report:
 
     @property
     def beta_data(self) -> float | None:
-        """The same of the model's own bytes, as the receivers counted them by sender; None: no racks.
-
-        What a node doesn't say by whom (it names eight) counts as from its own rack: at least so much.
-        """
-        plan, further = self.plan, self.plan.racks - 1
+        """The same of the model's own bytes, as the receivers counted them by sender; None: no racks."""
+        further = self.plan.racks - 1
         if further <= 0:
             return None
-        crossed = sum(
-            count
-            for o in self.race.outcomes
-            for sender, count in o.came_from.items()
-            if sender in self.numbers and plan.rack_of(self.numbers[sender]) != plan.rack_of(o.node)
-        )
-        return crossed / (self.size_bytes * further)
+        return sum(map(self._crossed, self.race.outcomes)) / (self.size_bytes * further)
+
+    def _crossed(self, o: Outcome) -> int:
+        """Bytes that a node got from beyond its rack.
+
+        A node names only the eight peers that gave most. If all others of its rack are among them, the rest came from
+        beyond it; if not, only what is named counts, and the number is too low.
+        """
+        rack = self.plan.rack_of(o.node)
+        mates = {
+            name for name, n in self.numbers.items() if n != o.node and self.plan.rack_of(n) == rack
+        }
+        if mates <= o.came_from.keys():
+            return o.bytes_peers - sum(o.came_from[name] for name in mates)
+        far = self.numbers.keys() - mates
+        return sum(count for sender, count in o.came_from.items() if sender in far)
 
     def as_json(self) -> dict[str, Any]:
         """The document that `--json` writes."""

@@ -145,11 +145,21 @@ def test_beta_counts_what_left_the_racks() -> None:
     storm = report(plan)
     storm.left_racks = 256 * MIB
     storm.numbers = {f"{n:016x}": n for n in range(6)}
-    for (
-        outcome
-    ) in storm.race.outcomes:  # two in each rack: half from its neighbour, half from beyond
+    for outcome in storm.race.outcomes:  # two in each rack: a third from its neighbour
         near, far = outcome.node ^ 1, (outcome.node + 2) % 6
-        outcome.came_from = {f"{near:016x}": 64 * MIB, f"{far:016x}": 64 * MIB, "stranger": MIB}
+        outcome.bytes_peers = 96 * MIB
+        # Who gave the other 32 MiB isn't said: not the neighbour, which is named.
+        outcome.came_from = {f"{near:016x}": 32 * MIB, f"{far:016x}": 32 * MIB}
     assert storm.as_json()["beta_data"] == 6 * 64 / (128 * 2)
     assert storm.as_json()["beta"] == 1.0
     assert "beta" in storm.as_text()
+
+
+def test_beta_is_too_low_where_a_neighbour_in_the_rack_is_not_named() -> None:
+    plan = Plan(nodes=4, rate=6.25e6, origin_rate=6.25e6, size_bytes=128 * MIB, racks=2, uplink=3e6)
+    storm = report(plan)
+    storm.numbers = {f"{n:016x}": n for n in range(4)}
+    for outcome in storm.race.outcomes:
+        outcome.bytes_peers = 96 * MIB
+        outcome.came_from = {f"{(outcome.node + 2) % 4:016x}": 32 * MIB}
+    assert storm.beta_data == 4 * 32 / 128
