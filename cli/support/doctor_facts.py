@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from p2pcache import __version__
 from p2pcache.agent.node.location import advertised, check
 from p2pcache.agent.settings import EXAMINED, AgentSettings
-from p2pcache.core.host import diagnosis
-from p2pcache.core.host.diagnosis import Fact, Trouble
+from p2pcache.core.host import node_facts
+from p2pcache.core.host.node_facts import Fact, Trouble
 from p2pcache.core.protocol.address import join, tracker_urls
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
+ALL_S = 2 * REMOTE_S + 1  # all trackers at once, then the active one that they name
 FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 
@@ -61,7 +62,7 @@ def examine(node: Node) -> dict[str, Fact]:
     agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
     clock_and_origin = _errand(lambda: _ask_tracker(settings), "the tracker's clock", REMOTE_S)
     errands: dict[str, DeadlineThread[Fact]] = {
-        "tracker": _errand(lambda: _tracker(settings), f"tracker {settings.tracker}", REMOTE_S),
+        "tracker": _errand(lambda: _trackers(settings), f"tracker {settings.tracker}", ALL_S),
         "key": _errand(lambda: _key(settings), "the cluster key"),
         "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
         "disk": _errand(lambda: _disk(cache), f"the disk of {cache}", DISK_S),
@@ -82,7 +83,7 @@ def examine(node: Node) -> dict[str, Fact]:
     return {
         **{name: _result_or(errand, lambda why: why) for name, errand in errands.items()},
         "agent": agent_facts.fact,
-        "clock": diagnosis.Clock(known, host_facts.clock_synchronised()),
+        "clock": node_facts.Clock(known, host_facts.clock_synchronised()),
     }
 
 
@@ -131,17 +132,30 @@ def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> 
 # -- the other daemons, and the origin ------------------------------------------------------------
 
 
-def _tracker(settings: AgentSettings) -> Fact:
+def _trackers(settings: AgentSettings) -> Fact:
+    """Each tracker of the settings; where none of them is active, the one that a standby calls so besides."""
     if not settings.tracker:
-        return diagnosis.Tracker("", 0.0)
+        return node_facts.Trackers({})
+    urls = tracker_urls(settings.tracker)
+    if not urls:
+        raise UsageError(f"no URL of a tracker: {settings.tracker!r}")
     secret, tls = _read_key(settings.cluster_key_file), open_tls(settings, "agent")
-    failure: P2PCacheError | None = None
-    for url in tracker_urls(settings.tracker):
-        try:
-            return diagnosis.Tracker(redacted(url), probe.join(url, secret, tls))
-        except P2PCacheError as error:
-            failure = failure or error
-    raise failure or UsageError(f"no URL of a tracker: {settings.tracker!r}")
+
+    def tracker(url: str) -> DeadlineThread[node_facts.Tracker | Trouble]:
+        def look() -> node_facts.Tracker | Trouble:
+            seconds, told = probe.join(url, secret, tls), probe.ask(url, tls)
+            return node_facts.Tracker(url, seconds, told.role, told.active)
+
+        return _errand(look, f"tracker {url}", REMOTE_S)
+
+    errands = {url: tracker(url) for url in urls}
+    found = node_facts.Trackers(
+        {url: _result_or(errand, lambda why: why) for url, errand in errands.items()}
+    )
+    if not found.active and found.named and found.named not in urls:
+        named = _result_or(tracker(found.named), lambda why: why)
+        return node_facts.Trackers({**found.each, found.named: named})
+    return found
 
 
 def _ask_tracker(settings: AgentSettings) -> probe.Told:
@@ -154,22 +168,22 @@ def _ask_tracker(settings: AgentSettings) -> probe.Told:
 
 def _origin(url: str) -> Fact:
     if not url:
-        return diagnosis.Origin("", 0.0, empty=True)
+        return node_facts.Origin("", 0.0, empty=True)
     seconds, empty = probe.list_origin(url)
-    return diagnosis.Origin(redacted(url), seconds, empty)
+    return node_facts.Origin(redacted(url), seconds, empty)
 
 
 def _agent(node: Node) -> AgentFacts:
     path = node.address.removeprefix("unix://")
     if not node.named and path != node.address and not host_facts.is_socket(Path(path)):
         return AgentFacts(
-            diagnosis.Agent(node.address, there=False, version="", ours="", reasons=())
+            node_facts.Agent(node.address, there=False, version="", ours="", reasons=())
         )
     token = read_token(node.token_file)
     status, pid = probe.agent(node.address, token)
     reasons = status.get("reasons")
     origin = status.get("origin")
-    fact = diagnosis.Agent(
+    fact = node_facts.Agent(
         node.address, there=True, version=str(status.get("version", "?")), ours=__version__,
         reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
         differs=_differs(node.settings, status),
@@ -199,7 +213,7 @@ def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]
 
 def _key(settings: AgentSettings) -> Fact:
     listen = parse_listen(settings.listen)[0]
-    fact = diagnosis.Key(
+    fact = node_facts.Key(
         settings.cluster_key_file, settings.listen, is_loopback(listen), settings.insecure,
         bool(settings.tls_cert), privileged=_privileged(),
     )  # fmt: skip
@@ -243,12 +257,12 @@ def _read_key(path: str) -> Secret:
 def _certificate(settings: AgentSettings) -> Fact:
     tls = open_tls(settings, "agent")
     assert tls is not None, "a file is named"
-    return diagnosis.Certificate(str(tls.member), tuple(tls.warnings()))
+    return node_facts.Certificate(str(tls.member), tuple(tls.warnings()))
 
 
 def _cache(cache: Path, *, agent_runs: bool) -> Fact:
     found = host_facts.folder(cache)
-    return diagnosis.Cache(
+    return node_facts.Cache(
         str(cache), found.exists, found.mode, host_facts.user_name(found.uid), found.writable,
         agent_runs, found.closed,
     )  # fmt: skip
@@ -259,26 +273,26 @@ def _space(cache: Path, kept: int) -> Fact:
     inodes = free_inodes(nearest)
     if inodes is not None and inodes < FEW_INODES:
         raise NoSpace(f"{inodes} inodes left for {cache}; {MAKE_INODES}")
-    return diagnosis.Space(str(cache), *host_facts.space(nearest), kept)
+    return node_facts.Space(str(cache), *host_facts.space(nearest), kept)
 
 
 def _disk(cache: Path) -> Fact:
     found = host_facts.folder(cache)
     nearest = found.nearest
     if not found.writable:
-        return diagnosis.Unmeasured(f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
+        return node_facts.Unmeasured(f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
     write, read = host_facts.disk_speed(nearest)
-    return diagnosis.Disk(str(nearest), host_facts.file_system(nearest), write, read)
+    return node_facts.Disk(str(nearest), host_facts.file_system(nearest), write, read)
 
 
 def _kernel() -> Fact:
-    return diagnosis.Kernel(host_facts.tcp_buffers())
+    return node_facts.Kernel(host_facts.tcp_buffers())
 
 
 def _files(pid: int | None) -> Fact:
     if pid is not None:
-        return diagnosis.Files(host_facts.file_limit(pid), "the agent's")
-    return diagnosis.Files(host_facts.file_limit(), "this command's; the agent's unit has its own")
+        return node_facts.Files(host_facts.file_limit(pid), "the agent's")
+    return node_facts.Files(host_facts.file_limit(), "this command's; the agent's unit has its own")
 
 
 def _network(settings: AgentSettings) -> Fact:
@@ -298,7 +312,7 @@ def _network(settings: AgentSettings) -> Fact:
         if tracker and not is_loopback(host_facts.address_of(tracker))
         else ""
     )
-    return diagnosis.Network(
+    return node_facts.Network(
         interface.name, join(name, port), address, is_loopback(address), interface.speed_mbit,
         interface.mtu, interface.up, "" if is_loopback(source) else source,
     )  # fmt: skip

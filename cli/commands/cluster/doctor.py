@@ -14,7 +14,8 @@ from p2pcache.cli.support.doctor_facts import Node, examine, settings_of_agent, 
 from p2pcache.cli.support.options import DIR, FILE, Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.core.host import diagnosis
-from p2pcache.core.host.diagnosis import Fact, Finding
+from p2pcache.core.host.diagnosis import Finding
+from p2pcache.core.host.node_facts import Fact
 from p2pcache.errors import P2PCacheError
 from p2pcache.io import config as settings_files
 

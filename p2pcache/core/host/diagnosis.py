@@ -1,13 +1,31 @@
 """The diagnosis of `p2pcache doctor`: from measured facts about a node to findings.
 
-A fact is a measurement, or the `Trouble` that prevented it. Each judge makes one `Finding` of one fact: a level, the
-measured value and advice. Causes stand before their effects (`ORDER`), so the first failure is the one to mend, and its
-code is the command's exit code.
+Each judge makes one `Finding` of one fact: a level, the measured value and advice. Causes stand before their effects
+(`ORDER`), so the first failure is the one to mend, and its code is the command's exit code.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from p2pcache.core.host.node_facts import (
+    STANDBY,
+    Agent,
+    Cache,
+    Certificate,
+    Clock,
+    Disk,
+    Fact,
+    Files,
+    Kernel,
+    Key,
+    Network,
+    Origin,
+    Space,
+    Tracker,
+    Trackers,
+    Trouble,
+    Unmeasured,
+)
 from p2pcache.core.host.settings import (
     DISK_WARN_BYTES_PER_S,
     FILES_FAIL,
@@ -40,143 +58,14 @@ class Finding(NamedTuple):
     code: int = 0  # the exit code of a failure, else 0
 
 
-class Trouble(NamedTuple):
-    """Why something couldn't be measured: an exit code and one line, advice after a semicolon."""
-
-    code: int
-    text: str
-
-
-class Unmeasured(NamedTuple):
-    """Something that this user may not measure, which is no fault of the node."""
-
-    why: str
-    advice: str
-
-
-class Key(NamedTuple):
-    """How the daemon's port is guarded."""
-
-    path: str  # of the key; "": there is none
-    listen: str
-    loopback: bool
-    insecure: bool
-    certificate: bool
-    mode: int = 0
-    blind: str = ""  # the agent's user, if it can't read the key
-    privileged: bool = True  # the caller can see the agent's settings
-
-
-class Certificate(NamedTuple):
-    """This member's certificate, and warnings about it."""
-
-    member: str
-    warnings: tuple[str, ...]
-
-
-class Cache(NamedTuple):
-    """The cache directory."""
-
-    path: str
-    exists: bool
-    mode: int
-    owner: str
-    writable: bool
-    agent_runs: bool
-    closed: str = ""  # a parent directory that users of containers can't enter
-
-
-class Space(NamedTuple):
-    """Space of a disk in bytes; pulls leave `kept` bytes free."""
-
-    path: str
-    free: int
-    total: int
-    kept: int
-
-
-class Files(NamedTuple):
-    """Limit of open files of a process."""
-
-    limit: int
-    whose: str
-
-
-class Network(NamedTuple):
-    """The interface of the address that peers dial."""
-
-    interface: str
-    advertised: str
-    host: str
-    loopback: bool
-    speed_mbit: int  # 0: unknown
-    mtu: int
-    up: bool
-    source: str  # the address from which the tracker is reached; "": it is on this host, or unknown
-
-
-class Kernel(NamedTuple):
-    """Bytes to which a connection's buffers grow, by the name of the kernel's setting."""
-
-    buffers: Mapping[str, int]
-
-
-class Clock(NamedTuple):
-    """Seconds by which this clock is ahead of other clocks, by their names."""
-
-    ahead_s: Mapping[str, float]
-    synchronised: bool | None  # None: unknown
-
-
-class Tracker(NamedTuple):
-    """A tracker that accepted this node as a member."""
-
-    url: str  # "": none is set
-    seconds: float
-
-
-class Origin(NamedTuple):
-    """An origin that could be listed."""
-
-    url: str  # "": none is known
-    seconds: float
-    empty: bool
-
-
-class Agent(NamedTuple):
-    """The agent at the socket."""
-
-    address: str
-    there: bool  # False: there is no socket, and the user named no address
-    version: str
-    ours: str
-    reasons: tuple[str, ...]
-    differs: tuple[str, ...] = ()  # its settings that differ from the examined ones, in words
-    unreached: str = ""  # its address, if other nodes lately dialled it in vain
-
-
-class Disk(NamedTuple):
-    """Measured rates in bytes per second, durable writes and uncached reads."""
-
-    path: str
-    kind: str
-    write: float
-    read: float
-
-
-Fact = (
-    Key | Certificate | Cache | Space | Files | Network | Kernel | Clock | Tracker | Origin | Agent
-    | Disk | Trouble | Unmeasured
-)  # fmt: skip
-
-
 def examine(facts: Mapping[str, Fact]) -> list[Finding]:
-    """One finding for each fact, in `ORDER`.
+    """One finding for each fact, and one for each tracker, in `ORDER`.
 
     Args:
         facts: by the name of their check.
     """
-    return [_judge(name, facts[name]) for name in ORDER if name in facts]
+    known = [(name, facts[name]) for name in ORDER if name in facts]
+    return [finding for name, fact in known for finding in _judge(name, fact)]
 
 
 def worst(findings: Iterable[Finding]) -> int:
@@ -184,13 +73,19 @@ def worst(findings: Iterable[Finding]) -> int:
     return next((f.code for f in findings if f.level == "fail"), 0)
 
 
-def _judge(name: str, fact: Fact) -> Finding:
+def _judge(name: str, fact: Fact) -> list[Finding]:
+    if isinstance(fact, Trackers):
+        return _trackers(fact)
     if isinstance(fact, Trouble):
-        measured, _, advice = fact.text.partition("; ")
-        return Finding(name, "fail", measured, advice, fact.code)
+        return [_failed(name, fact)]
     if isinstance(fact, Unmeasured):
-        return Finding(name, "warn", f"not measured: {fact.why}", fact.advice)
-    return _JUDGES[type(fact)](fact)
+        return [Finding(name, "warn", f"not measured: {fact.why}", fact.advice)]
+    return [_JUDGES[type(fact)](fact)]
+
+
+def _failed(name: str, fact: Trouble) -> Finding:
+    measured, _, advice = fact.text.partition("; ")
+    return Finding(name, "fail", measured, advice, fact.code)
 
 
 def _key(fact: Key) -> Finding:
@@ -313,10 +208,31 @@ def _seconds(ahead: float) -> str:
     return f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the"
 
 
-def _tracker(fact: Tracker) -> Finding:
-    if not fact.url:
-        return Finding("tracker", "ok", "none: this node works alone, from the origin")
-    measured = f"{fact.url} took us for a member in {fact.seconds * 1000:.0f} ms"
+def _trackers(fact: Trackers) -> list[Finding]:
+    """One line for each. One that is away is no failure while another one is active."""
+    if not fact.each:
+        return [Finding("tracker", "ok", "none: this node works alone, from the origin")]
+    found = []
+    for url, one in fact.each.items():
+        if isinstance(one, Tracker):
+            found.append(_tracker(one, known=fact.active or bool(fact.named)))
+            continue
+        failed = _failed("tracker", one)
+        if url not in failed.measured:
+            failed = failed._replace(measured=f"{url}: {failed.measured}")
+        found.append(failed._replace(level="warn", code=0) if fact.active else failed)
+    return found
+
+
+def _tracker(fact: Tracker, *, known: bool) -> Finding:
+    """`known`: which tracker is active."""
+    role = {STANDBY: " is a standby,", "active": " is active,"}.get(fact.role, "")
+    measured = f"{fact.url}{role} took us for a member in {fact.seconds * 1000:.0f} ms"
+    if fact.role == STANDBY and not known:
+        advice = (
+            "no tracker is active: wait half a minute; if it stays so, the trackers' logs say why"
+        )
+        return Finding("tracker", "fail", measured, advice, 8)
     return Finding("tracker", "ok", measured)
 
 
@@ -371,6 +287,5 @@ def _disk(fact: Disk) -> Finding:
 
 _JUDGES: dict[type, Callable[[Any], Finding]] = {
     Key: _key, Certificate: _certificate, Cache: _cache, Space: _space, Files: _files,
-    Network: _network, Kernel: _kernel, Clock: _clock, Tracker: _tracker, Origin: _origin,
-    Agent: _agent, Disk: _disk,
+    Network: _network, Kernel: _kernel, Clock: _clock, Origin: _origin, Agent: _agent, Disk: _disk,
 }  # fmt: skip

@@ -41,10 +41,12 @@ _UCRED = struct.Struct("3i")
 
 
 class Told(NamedTuple):
-    """Public facts of a tracker. `ahead_s`: our clock's lead on its clock; None: unknown."""
+    """Public facts of a tracker."""
 
-    ahead_s: float | None = None
+    ahead_s: float | None = None  # our clock's lead on its clock; None: unknown
     origin: str = ""
+    role: str = ""  # "active" or "standby"; "": it doesn't say
+    active: str = ""  # of a standby: URL of the active tracker; "": it knows none
 
 
 def join(url: str, secret: Secret, tls: Tls | None) -> float:
@@ -69,7 +71,7 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
 
 
 def ask(url: str, tls: Tls | None) -> Told:
-    """A tracker's clock and origin, whether or not it accepts us; empty if it doesn't answer."""
+    """What a tracker says of itself, whether or not it accepts us; empty if it doesn't answer."""
     try:
         return _run(_ask(tracker_url(url), tls))
     except (aiohttp.ClientError, OSError, ValueError, UsageError):
@@ -260,10 +262,11 @@ async def _ask(base: str, tls: Tls | None) -> Told:
         ahead = _lead(answer.headers.get("Date"))
         body = await answer.content.read(MAX_STATUS_BYTES) if answer.status == 200 else b"{}"
     try:
-        found = msgspec.json.decode(body, type=dict[str, Any]).get("origin", "")
+        found = msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.MsgspecError:
-        found = ""
-    return Told(ahead, found if isinstance(found, str) else "")
+        found = {}
+    said = {name: found.get(name) for name in ("origin", "role", "active")}
+    return Told(ahead, **{name: text for name, text in said.items() if isinstance(text, str)})
 
 
 class _Resolver(AbstractResolver):

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from loadtest.kit.cluster import Cluster, free_ports, write_key
+from loadtest.kit.daemons import wait_until
 from p2pcache import __version__
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent
@@ -82,8 +84,41 @@ def test_of_several_trackers_one_will_do(run: Run, cluster: Cluster) -> None:
         "--agent", agent.url, "--cluster-key-file", cluster.key_file,
     )  # fmt: skip
     assert code == 0, found
-    assert found["tracker"]["measured"].startswith(cluster.tracker_url)
+    assert found["tracker"]["measured"].startswith(f"{cluster.tracker_url} is active")
     assert found["origin"]["measured"].startswith(cluster.origin)
+
+
+def role(url: str) -> str:
+    with urllib.request.urlopen(f"{url}/v1/status") as answer:
+        return str(json.load(answer)["role"])
+
+
+def test_each_tracker_has_its_line(run: Run, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "origin").mkdir()
+    nobody = f"http://127.0.0.1:{free_ports(1)[0]}"
+
+    def lines(*trackers: str) -> list[tuple[str, str]]:
+        told = run(
+            "doctor", "--json", "--cache-dir", cache, "--cluster-key-file", two.key_file,
+            "--tracker", ",".join(trackers), standalone_mode=False,
+        )  # fmt: skip
+        rows = json.loads(told.stdout)["findings"]
+        return [(row["level"], row["measured"]) for row in rows if row["check"] == "tracker"]
+
+    with Cluster(f"file://{tmp_path}/origin", agents=0, trackers=2) as two:
+        first, second = two.tracker_url.split(",")
+        wait_until(lambda: role(first) == "active" and role(second) == "standby", 20)
+        found = lines(nobody, second, first)
+        assert [level for level, _ in found] == ["warn", "ok", "ok"]
+        for (_, measured), text in zip(
+            found, (f"{nobody} is not reachable", f"{second} is a standby", f"{first} is active"),
+            strict=True,
+        ):  # fmt: skip
+            assert text in measured
+        # The standby alone names the active one, which has its line, too.
+        assert [text.partition(",")[0] for _, text in lines(second)] == [
+            f"{second} is a standby", f"{first} is active",
+        ]  # fmt: skip
 
 
 def test_an_agent_with_other_settings_than_those_that_are_examined(
