@@ -1,6 +1,7 @@
 """From what a caller names to a source or a directory, by way of the node's agent for refs."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -11,11 +12,15 @@ from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient, read_token
+from p2pcache.io.models.published_tree import ref_of_tree
 from p2pcache.loader.source.agent_source import AgentSource
 from p2pcache.loader.source.base import Source
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
 
+log = logging.getLogger(__name__)
+
+_CACHE_DIR = "/var/lib/p2pcache"  # an agent's, unless the settings name another one
 # The operators' socket, then the clients' socket, which containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
@@ -29,6 +34,8 @@ def open_source(
     deadline: Deadline | None = None,
 ) -> Source:
     """Open an existing directory or .safetensors file, else a ref through the agent.
+
+    Where no agent answers, a ref is what the node last knew by it, if all of that is here.
 
     Args:
         ref_or_dir: what the caller named.
@@ -49,10 +56,13 @@ def open_source(
     here = connect(agent)
     try:
         ref = Ref.parse(text)
-        source = AgentSource.attach(
-            here.client, ref, needed=fetch == "needed", origin=here.origin,
-            models_dir=here.models_dir, deadline=deadline,
-        )  # fmt: skip
+        try:
+            source = AgentSource.attach(
+                here.client, ref, needed=fetch == "needed", origin=here.origin,
+                models_dir=here.models_dir, deadline=deadline,
+            )  # fmt: skip
+        except Unreachable as error:
+            return DirectorySource(_last_known(here, ref, error), str(ref))
     except (UsageError, Unreachable) as error:
         if ":" in text:
             raise
@@ -103,6 +113,7 @@ class NodeAgent(NamedTuple):
     models_dir: Path | None  # where this process sees the agent's; None: where the agent does
     origin: str  # URL of the storage that replaces a lost agent; "": none
     compile_cache_namespaces: str = ""  # from which this process takes programs
+    cache_dir: str = _CACHE_DIR  # the agent's, as the settings have it
 
 
 def connect(agent: str | None) -> NodeAgent:
@@ -114,7 +125,9 @@ def connect(agent: str | None) -> NodeAgent:
     Raises:
         UsageError: the address is malformed.
     """
-    section = config.read_file(config.find_file(None, os.environ)).sections.get("client", {})
+    sections = config.read_file(config.find_file(None, os.environ)).sections
+    section = sections.get("client", {})
+    cache_dir = os.environ.get("P2PCACHE_CACHE_DIR") or sections.get("agent", {}).get("cache_dir")
 
     def setting(name: str) -> str:
         return os.environ.get(f"P2PCACHE_{name.upper()}") or str(section.get(name, ""))
@@ -125,8 +138,29 @@ def connect(agent: str | None) -> NodeAgent:
     models_dir = setting("models_dir")
     return NodeAgent(
         client, Path(models_dir) if models_dir else None, setting("origin"),
-        setting("compile_cache_namespaces"),
+        setting("compile_cache_namespaces"), str(cache_dir or _CACHE_DIR),
     )  # fmt: skip
+
+
+def _last_known(here: NodeAgent, ref: Ref, error: Unreachable) -> Path:
+    """The directory of a model that is complete on this node, while its agent doesn't answer.
+
+    The tag may have moved since. A link to a tree says what it meant to the agent last.
+
+    Raises:
+        Unreachable: `error`, where it isn't here.
+    """
+    models = here.models_dir or Path(here.cache_dir) / "models"
+    named = models / ref.namespace / ref.name / (f"@{ref.digest}" if ref.digest else ref.tag)
+    try:
+        tree = named.resolve(strict=True)
+    except OSError:
+        raise error from None
+    found = ref_of_tree(tree)
+    if found is None or tree.name != f"@{found.digest}":
+        raise error
+    log.warning("%s: no agent answers; taking what this node last knew: %s", ref, tree.name)
+    return tree
 
 
 def _default_agent() -> str:
@@ -150,7 +184,8 @@ def snapshot(
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
 
     Returns:
-        A directory that is complete, read-only and never changes.
+        A directory that is complete, read-only and never changes. While no agent answers: that of all files, if they
+        are here, of what the node last knew by this name.
 
     Raises:
         NotFound: no such model, no such files, or the directory isn't visible here.
@@ -167,10 +202,14 @@ def pull_pinned(
     agent: str | None = None,
 ) -> tuple[Path, Ref]:
     """As `snapshot`, and the ref with its digest: the tag may move before it is used again."""
-    wanted = Ref.parse(model_name(ref))
+    wanted, here = Ref.parse(model_name(ref)), connect(agent)
     # A pattern that was taken for a sequence would be a pattern for each letter; "*" is all files.
     include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
-    path, digest = pull_directory(connect(agent), wanted, include=include, exclude=exclude)
+    try:
+        path, digest = pull_directory(here, wanted, include=include, exclude=exclude)
+    except Unreachable as error:
+        path = _last_known(here, wanted, error)
+        digest = path.name.removeprefix("@")
     return path, wanted._replace(digest=digest)
 
 

@@ -42,6 +42,52 @@ def test_the_error_of_a_ref_mentions_directories(
         p2pcache.load(name, agent=f"unix://{tmp_path}/none.sock")
 
 
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The cache of an agent that isn't there now, with two versions of a model; the older one is `old`."""
+    name = tmp_path / "cache" / "models" / "team" / "m"
+    for number, tag in enumerate(("old", "v1")):
+        tree = name / f"@{str(number) * 64}"
+        tree.mkdir(parents=True)
+        save_file({"w": torch.full((2,), float(number))}, tree / "m.safetensors")
+        (name / tag).symlink_to(tree.name)
+    return tmp_path / "cache"
+
+
+def test_a_complete_model_is_loaded_by_name_without_an_agent(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    agent = f"unix://{tmp_path}/none.sock"
+    with pytest.raises(Unreachable):
+        p2pcache.load("team/m:v1", agent=agent)
+    monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(cache / "models"))
+    assert p2pcache.load("Team/M:v1", agent=agent)["w"].tolist() == [1, 1]
+    assert p2pcache.load(f"team/m@blake3:{'0' * 64}", agent=agent)["w"].tolist() == [0, 0]
+    assert "no agent answers" in caplog.text
+    assert p2pcache.snapshot("team/m:old", agent=agent).name == f"@{'0' * 64}"
+    with pytest.raises(Unreachable):
+        p2pcache.snapshot("team/m:v2", agent=agent)
+    monkeypatch.delenv("P2PCACHE_MODELS_DIR")
+    settings = tmp_path / "config.toml"
+    settings.write_text(f'[agent]\ncache_dir = "{cache}"\n')
+    monkeypatch.setenv("P2PCACHE_CONFIG", str(settings))
+    with p2pcache.safe_open("team/m:v1", agent=agent) as found:
+        (cache / "models/team/m/v1").unlink()
+        (cache / "models/team/m/v1").symlink_to(f"@{'0' * 64}")
+        assert found.get_tensor("w").tolist() == [1, 1], "the tag moves in the middle of a load"
+
+
+@pytest.mark.parametrize("entry", ["@" + "2" * 64 + "+0123456789abcdef", "elsewhere"])
+def test_what_is_no_whole_model_is_not_loaded_by_name(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, entry: str
+) -> None:
+    monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(cache / "models"))
+    (cache / "models/team/m" / entry).mkdir()
+    (cache / "models/team/m/part").symlink_to(entry)
+    with pytest.raises(Unreachable):
+        p2pcache.load("team/m:part", agent=f"unix://{tmp_path}/none.sock")
+
+
 def test_an_empty_name_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as os.environ.get("MODEL", ""): it isn't the working directory."""
     monkeypatch.chdir(folder)
