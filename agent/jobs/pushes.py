@@ -221,6 +221,7 @@ class Pushes:
             try:
                 await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
             except OverQuota:
+                self._downloads.on_sent(digest, last=True)
                 await self._downloads.remove_nameless(digest)
                 raise
         push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
@@ -258,6 +259,8 @@ class Pushes:
                 await link.ask("moved", ref.short)
         except P2PCacheError as error:
             push.fail(error)
+            if not error.retryable:  # else it is likely to be tried again soon
+                self._downloads.on_sent(store.digest, last=True)
         else:
             log.info(
                 "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation

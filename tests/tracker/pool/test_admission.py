@@ -71,6 +71,7 @@ async def test_a_refused_name_costs_a_model_none_of_its_others(tmp_path: Path) -
         assert (await push_through(a, layout, ref="team/m"))["code"] == 5
         (known,) = a.store.models()
         assert known.complete
+        assert not a.downloads.busy(), "a push that was refused is over"
         assert (await pull(a, "m"))["event"] == "done"
 
 
