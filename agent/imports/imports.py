@@ -18,10 +18,10 @@ from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.pushes import PROGRESS_S, Pushes
 from p2pcache.core.format.file_filter import pick_paths
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.format.manifest import encode, make_manifest
+from p2pcache.core.format.manifest import File, encode, make_manifest
 from p2pcache.core.format.source_record import SourceRecord
 from p2pcache.core.swarm.events import Source as Taken
-from p2pcache.errors import Conflict, NoSpace, NotAllowed, P2PCacheError, Unreachable
+from p2pcache.errors import Conflict, NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, RunSet
 from p2pcache.io.disk.disk import disk_errors, free_bytes
 from p2pcache.io.imports.import_folder import ImportFolder, folder_name, sweep
@@ -178,6 +178,9 @@ class Imports:
         await self._threads.run(sweep, parent)
         folder = await self._threads.run(ImportFolder, path)
         try:
+            known = [whole for file in files if (whole := folder.whole(file)) is not None]
+            if len(known) == len(files):  # what was refused before costs no byte of the source
+                await self._admitted(wish, folder, known)
             await self._make_room(files, folder)
             reading = Importing(
                 source, files, folder, keep=True, limiter=self._context.origin.limiter,
@@ -185,8 +188,7 @@ class Imports:
             )  # fmt: skip
             job.progress = lambda: reading.progress
             hashed = await self._threads.run(reading.read_files)
-            layout = await self._threads.run(lambda: Layout(make_manifest(hashed)))
-            await self._downloads.admit(wish.ref, layout.digest, layout.manifest.size_bytes)
+            layout = await self._admitted(wish, folder, hashed)
             await self._seed(layout, folder)
             record = None if wish.copy else record_of(source, files, hashed)
             generation = await self._tag(wish, job, layout.digest, record)
@@ -197,6 +199,20 @@ class Imports:
             )
         finally:
             folder.close()
+
+    async def _admitted(self, wish: Wish, folder: ImportFolder, hashed: list[File]) -> Layout:
+        """The model that these files are, if its namespace has room for it; else their bytes go.
+
+        Raises:
+            OverQuota: it hasn't.
+        """
+        layout = await self._threads.run(lambda: Layout(make_manifest(hashed)))
+        try:
+            await self._downloads.admit(wish.ref, layout.digest, layout.manifest.size_bytes)
+        except OverQuota:
+            await self._threads.run(folder.drop_parts)
+            raise
+        return layout
 
     async def _make_room(self, files: list[SourceFile], folder: ImportFolder) -> None:
         """Check that the disk holds what is still to come, before the first byte of it."""

@@ -115,6 +115,16 @@ class ImportFolder:
         self._whole.pop(_named(file), None)
         self.on_durable(file, 0)
 
+    def drop_parts(self) -> None:
+        """Delete the bytes; what is known of the files stays for the next try. An import ends so that was refused.
+
+        Raises:
+            NotAllowed, P2PCacheError: the disk refused.
+        """
+        with disk_errors(str(self.path)):
+            for part in self.path.glob("*.part"):
+                part.unlink(missing_ok=True)
+
     def discard(self) -> None:
         """Delete all of it, at the end of an import."""
         self.close()

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from p2pcache.core.format.manifest import digest_of, encode
 from p2pcache.core.format.source_record import CHANGED
 from p2pcache.ids import Ref
@@ -65,6 +67,29 @@ async def test_a_model_is_imported_and_other_nodes_read_it_at_the_source(tmp_pat
         assert got["digest"] == done["digest"]
         for name, data in FILES.items():
             assert (tree(second, got) / name).read_bytes() == data
+
+
+async def test_an_import_over_the_quota_keeps_no_bytes_and_reads_none_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = lake(tmp_path)
+    async with (
+        tracker(tmp_path / "origin", namespace_quotas="team=1KB") as one,
+        agent(tmp_path, "a", tracker=f"http://{one.address}", sources=sources) as app,
+    ):
+        await until(lambda: app.resolver.repo is not None)
+        refused = (await taken(app, f"{sources['lake'].url}/m"))[-1]
+        assert (refused["event"], refused["code"]) == ("error", 5), refused
+        assert "quota of namespace team" in refused["message"]
+        assert not list((tmp_path / "a" / "imports").rglob("*.part"))
+        assert not app.store.models()
+        assert not app.downloads.busy()
+        with monkeypatch.context() as patched:
+            patched.delattr("p2pcache.agent.imports.imports.Importing.read_files")
+            again = (await taken(app, f"{sources['lake'].url}/m"))[-1]
+        assert again["code"] == 5, again
+        done = (await taken(app, f"{sources['lake'].url}/m", "other/m:v1"))[-1]
+        assert done["event"] == "done", done
 
 
 async def test_the_manifest_is_that_of_a_push(tmp_path: Path) -> None:
