@@ -117,6 +117,16 @@ def spelled(text: str) -> str:
     return rest if space.lower() == DEFAULT_NAMESPACE else name
 
 
+def as_written(text: str) -> str:
+    """A ref as people write it: as `str` of it, with the capitals of its name.
+
+    Raises:
+        UsageError: as `Ref.parse`.
+    """
+    ref = Ref.parse(text)
+    return f"{spelled(text)}{str(ref).removeprefix(ref.full_name)}"
+
+
 def is_spelling_of(text: str, ref: Ref) -> bool:
     """Whether a text writes this ref's name, with or without capitals."""
     return text.isascii() and text.lower() == ref.full_name

@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from p2pcache import errors
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, format_node, is_digest, is_spelling_of, parse_node, spelled
+from p2pcache.ids import (
+    Ref,
+    as_written,
+    format_node,
+    is_digest,
+    is_spelling_of,
+    parse_node,
+    spelled,
+)
 
 HEX = "0123456789abcdef" * 4
 
@@ -55,7 +63,10 @@ def test_a_name_is_folded_and_its_spelling_kept() -> None:
         ("team/llama:V3", "team/llama"),
     ):
         assert spelled(text) == written
+        assert as_written(text).startswith(f"{written}:{Ref.parse(text).tag}")
         assert is_spelling_of(written, Ref.parse(text))
+    assert as_written("Library/Llama") == "Llama:latest"
+    assert as_written(f"Q/M:V1@blake3:{HEX}") == f"Q/M:V1@blake3:{HEX}"
     assert Ref.parse("Qwen/Qwen3-8B").full_name == "qwen/qwen3-8b"
     # A sign whose lower case is a plain letter: Kelvin's.
     for text in ("team/other", "qwen/qwen3-8b:v1", "../qwen", "\u212aimi"):

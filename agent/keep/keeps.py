@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0  # between two looks at what is missing
 FETCHES = 4  # models at once: more would share the same link
 WATCH_S = 0.25  # between two looks at a fetch
+COUNT_S = 10.0  # between two counts of what a fetch has brought: each is a message to the tracker
 AGAIN_S = 5.0  # before the first try again; twice as long each time
 LONGEST_S = 300.0  # between two tries: somebody may have made room
 SAME_USE_S = 2.0  # a use so soon after a model was shown is the showing itself
@@ -190,8 +191,16 @@ class Keeps:
         )
         self._order.on_client(download, Priority.BACKGROUND)
         store = download.swarm.store
+        counted, count_at = 0, self._context.now() + COUNT_S
+
+        def count() -> None:
+            nonlocal counted
+            before, counted = counted, _moved(download)
+            self._rows.on_fetched(kept.digest, counted - before)
+            self._rows.note(kept, store)
+
         with contextlib.ExitStack() as stack:
-            stack.callback(lambda: self._rows.on_fetched(kept.digest, _moved(download)))
+            stack.callback(count)
             if kept.whole or not download.whole:
                 stack.enter_context(download.client(kept.ref))
             if not kept.whole:
@@ -200,6 +209,9 @@ class Keeps:
                 stack.callback(download.forget_wish, _CLIENT)
             while kept.whole or missing_runs(kept, store):
                 await asyncio.wait([download.ended], timeout=WATCH_S)
+                if self._context.now() >= count_at:
+                    count_at = self._context.now() + COUNT_S
+                    count()
                 if download.ended.done():
                     download.ended.result()
                     break

@@ -13,7 +13,7 @@ from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import NotFound, UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, as_written
 from p2pcache.io.http.client import AgentClient, Json
 
 REPAIRS = 5  # of the last ones that are shown
@@ -81,7 +81,7 @@ def keep(
         if as_json:
             emit_document({"ref": str(wanted), "off": True})
         else:
-            emit(f"{wanted} isn't kept any more; nodes let go what was brought for it")
+            emit(f"{as_written(ref)} isn't kept any more; nodes let go what was brought for it")
         return
     if given or nodes:
         row = client.keep(
@@ -166,7 +166,7 @@ def _last_repair(row: dict[str, Any]) -> str:
 
 def _ended(repair: dict[str, Any]) -> str:
     ago = format_duration(max(0.0, time.time() - repair["ended"]))
-    return f"{ago} ago, {format_bytes(repair.get('bytes', 0))}"
+    return f"{ago} ago{_moved(repair)}"
 
 
 def _repair(repair: dict[str, Any]) -> str:
@@ -174,11 +174,15 @@ def _repair(repair: dict[str, Any]) -> str:
     took = format_duration(
         max(0.0, (repair.get("ended") or time.time()) - repair.get("began", 0.0))
     )
+    moved = _moved(repair)
     if not repair.get("ended"):
-        return (
-            f"repair   goes on since {took}, {format_bytes(repair.get('bytes', 0))} moved until now"
-        )
-    return f"repaired {_ended(repair)} moved in {took}"
+        return f"repair   goes on since {took}{moved and f'{moved} moved until now'}"
+    return f"repaired {_ended(repair)}{moved and ' moved'} in {took}"
+
+
+def _moved(repair: dict[str, Any]) -> str:
+    """Bytes as part of a line; none where no node has told any yet: it does so every few seconds."""
+    return f", {format_bytes(repair['bytes'])}" if repair.get("bytes") else ""
 
 
 def copies_of(row: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.keep import keeps
 from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.protocol.keep_orders import KeepOrder, KeepOrders
+from p2pcache.core.protocol.keep_orders import KeepOrder, KeepOrders, KeptReport
 from p2pcache.ids import RunSet
 from tests.agent.jobs.warm_kit import cluster, get, until
 from tests.agent.kit import agent, client, make_model, pull, push
@@ -94,6 +94,30 @@ async def test_parts_are_fetched_once_shown_and_kept(tmp_path: Path) -> None:
         async with client(one) as session, session.delete(f"/v1/model?ref={REF}") as answer:
             assert answer.status == 409
             assert "keep" in (await answer.json())["message"]
+
+
+async def test_what_a_fetch_has_brought_is_told_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeps, "COUNT_S", 0.0)
+    monkeypatch.setattr("p2pcache.agent.keep.kept_report.REPORT_S", 0.0)
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "", origin_bytes_per_s=2 * MB) as (one,):
+        link = one.context.link
+        assert link is not None
+        told: list[int] = []
+        send = link.send
+
+        def heard(message: Any) -> None:
+            if isinstance(message, KeptReport):
+                told.extend(kept.fetched_bytes for kept in message.kept)
+            send(message)
+
+        monkeypatch.setattr(link, "send", heard)
+        await tell(one, order(layout, whole=True))
+        await until(lambda: layout.total_bytes in told)
+    assert any(0 < size < layout.total_bytes for size in told), told
+    assert told == sorted(told)
 
 
 async def test_a_pull_takes_all_from_holders_of_parts_when_storage_is_gone(tmp_path: Path) -> None:

@@ -82,12 +82,25 @@ def test_what_is_kept_is_shown_and_listed(agent: FakeAgent, run: Run) -> None:
     assert isinstance(missing.exception, NotFound)
 
 
+def test_bytes_that_nobody_has_told_are_left_out(agent: FakeAgent, run: Run) -> None:
+    repairs = [
+        {"began": 90.0, "ended": 0.0, "bytes": 0},
+        {"began": 10.0, "ended": 40.0, "bytes": 0},
+    ]
+    agent.document("GET /v1/keeps", {"keeps": [ROW | {"repairs": repairs}], "drains": []})
+    lines = run("keep", "team/a:v1", "--agent", agent.address).stdout.splitlines()
+    assert lines[-2:] == ["repair   goes on since 10s", "repaired 1m00s ago in 30s"]
+    assert "1m00s ago\n" in run("keep", "--list", "--agent", agent.address).stdout
+
+
 def test_off(agent: FakeAgent, run: Run) -> None:
     agent.document("DELETE /v1/keeps", {"ref": "team/a:v1", "off": True})
     assert (
         "isn't kept any more" in run("keep", "team/a:v1", "--off", "--agent", agent.address).stdout
     )
     assert agent.seen[-1][1] == "/v1/keeps?ref=team%2Fa%3Av1"
+    told = run("keep", "Team/A:v1", "--off", "--agent", agent.address).stdout
+    assert told.startswith("Team/A:v1 isn't kept any more")
 
 
 def test_drain_and_undo(agent: FakeAgent, run: Run) -> None:
