@@ -15,10 +15,12 @@ from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NotAllowed, NotFound, UsageError
+from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import DEFAULT_NAMESPACE, Ref
 from p2pcache.io.http.client import AgentClient
 
+NO_TAG = "-"
+MOST_LOOKED_UP = 100  # names that several models have: each costs a question to the tracker
 SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
 
 
@@ -39,7 +41,8 @@ def ls(
     evicted, and comes back when it is pulled.
     On a narrow terminal columns go; -o wide shows all. --json gives everything, with whole digests.
 
-    With --cluster the models of all nodes, as the tracker knows them, by the name used last:
+    With --cluster the models of all nodes, as the tracker knows them, by the name used last. A
+    version from which its tag has moved on has no TAG; its DIGEST is a name, as ever.
     COPIES is how many whole copies their parts make; of a model that is kept (`p2pcache keep`) the
     copies of the part that has the fewest, beside those that are wanted. NODES is how many nodes
     have or want some of it.
@@ -53,7 +56,9 @@ def ls(
     if cluster:
         client = need_agent(loaded)
         kept = _kept(client)
-        _of_all_nodes(client.cluster_models(), kept, patterns, as_json=as_json, wide=wide)
+        swarms = client.cluster_models()
+        old = _old_versions(client, swarms)
+        _of_all_nodes(swarms, kept, patterns, old, as_json=as_json, wide=wide)
         return
     with cache_or_agent(loaded) as cache:
         models = [m for model in cache.models() if (m := _matching(model, patterns))]
@@ -91,6 +96,7 @@ def _of_all_nodes(
     swarms: list[dict[str, Any]],
     kept: dict[str, dict[str, Any]],
     patterns: tuple[str, ...],
+    old: frozenset[str],
     *,
     as_json: bool,
     wide: bool,
@@ -100,12 +106,12 @@ def _of_all_nodes(
             "ref": s["label"], "digest": s["digest"], "bytes": s["bytes"], "nodes": s["members"],
             "complete": s["complete"], "wanting": s["wanting"],
             "copies": round(float(s["share"]) * int(s["members"]), 2),
-            "keep": kept.get(s["digest"]),
+            "keep": kept.get(s["digest"]), "old": s["digest"] in old,
         }
         for s in swarms
         if not patterns or (s["label"] and _matches(s["label"], patterns))
     ]  # fmt: skip
-    models.sort(key=lambda m: (m["ref"], m["digest"]))
+    models.sort(key=lambda m: (m["ref"], m["old"], m["digest"]))
     if as_json:
         emit_document({"models": models})
         return
@@ -113,10 +119,26 @@ def _of_all_nodes(
     for m in models:
         name, _, tag = str(m["ref"] or "-:-").rpartition(":")
         phase = "arriving" if m["wanting"] else "whole" if m["complete"] else "in parts"
-        rows.append((name, tag, m["digest"][:SHORT_DIGEST], format_bytes(m["bytes"]),
+        rows.append((name, NO_TAG if m["old"] else tag, m["digest"][:SHORT_DIGEST], format_bytes(m["bytes"]),
                      _copies(m), m["nodes"], phase))  # fmt: skip
     heads = ("NAME", "TAG", "DIGEST", "SIZE", "COPIES", "NODES", "PHASE")
     table(heads, rows, right=(3, 4, 5), drop=("DIGEST", "NODES"), cut=("NAME", "TAG"), wide=wide)
+
+
+def _old_versions(client: AgentClient, swarms: list[dict[str, Any]]) -> frozenset[str]:
+    """Return the digests of models that have the name of another one: their tag has moved since they were used."""
+    named: dict[str, list[str]] = {}
+    for swarm in swarms:
+        if swarm["label"]:
+            named.setdefault(_folded(swarm["label"]), []).append(swarm["digest"])
+    old: set[str] = set()
+    for label, digests in [pair for pair in named.items() if len(pair[1]) > 1][:MOST_LOOKED_UP]:
+        try:
+            now = client.locate(label)["digest"]
+        except P2PCacheError:  # what the name means can't be told, or not to us
+            continue
+        old.update(digest for digest in digests if digest != now)
+    return frozenset(old)
 
 
 def _kept(client: AgentClient) -> dict[str, dict[str, Any]]:

@@ -59,6 +59,30 @@ def test_names_are_shown_as_they_were_pushed(agent: FakeAgent, run: Run) -> None
     assert told == ["Qwen/Qwen3-8B:main", "chat:prod"]
 
 
+def test_an_old_version_in_the_cluster_has_no_tag(agent: FakeAgent, run: Run) -> None:
+    row = {"bytes": 1000, "members": 1, "complete": 1, "wanting": 0, "share": 1.0}
+    new, alone = "1" * 64, "2" * 64
+    labels = ((HEX, "Team/A:prod"), (new, "team/a:prod"), (alone, "team/b:prod"))
+    swarms = [row | {"digest": digest, "label": label} for digest, label in labels]
+    agent.document("GET /v1/cluster/models", {"swarms": swarms})
+    agent.document("GET /v1/keeps", {"keeps": [], "drains": []})
+    agent.document("GET /v1/locate", {"digest": new, "nodes": []})
+    told = run("ls", "--cluster", "--agent", agent.address).stdout.splitlines()
+    cells = {line.split()[2]: line.split()[:2] for line in told[1:]}
+    assert cells == {
+        HEX[:12]: ["Team/A", "-"], new[:12]: ["team/a", "prod"], alone[:12]: ["team/b", "prod"],
+    }  # fmt: skip
+    asked = [path for _, path in [seen[:2] for seen in agent.seen] if "locate" in path]
+    assert len(asked) == 1, "only names of several models are looked up"
+    agent.document("GET /v1/locate", {"code": 8, "message": "no"}, status=503)
+    assert "-" not in [
+        line.split()[1]
+        for line in run("ls", "--cluster", "--agent", agent.address).stdout.splitlines()
+    ]
+    told_json = json.loads(run("ls", "--cluster", "--json", "--agent", agent.address).stdout)
+    assert {row["old"] for row in told_json["models"]} == {False}
+
+
 def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Run) -> None:
     nameless = LLAMA | {
         "ref": f"@blake3:{HEX}",
