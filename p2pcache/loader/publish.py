@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2pcache.errors import P2PCacheError, Unreachable, UsageError
-from p2pcache.ids import Ref, spelled
+from p2pcache.ids import Ref, as_written, spelled
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.files.completeness import signs_of_a_part
 from p2pcache.io.files.indexing import find_files
@@ -54,7 +54,7 @@ def push(
     wanted, root = Ref.parse(ref), Path(model_name(directory))
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
-    name = f"{spelled(ref)}:{wanted.tag}"
+    name = as_written(ref)
     signs = signs_of_a_part(find_files(root)) if strict else []
     if signs:
         raise UsageError(f"{signs[0]}; without strict=True it is pushed all the same")

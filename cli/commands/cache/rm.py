@@ -10,7 +10,7 @@ from p2pcache.cli.support.options import Command, agreed, json_option, on_termin
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
-from p2pcache.ids import Ref
+from p2pcache.ids import as_written
 
 
 @click.command(cls=Command)
@@ -29,16 +29,16 @@ def rm(refs: tuple[str, ...], yes: bool, as_json: bool, loaded: Loaded) -> None:
       p2pcache rm team/llama:v2
       p2pcache rm llama@blake3:4f1d...
     """
-    wanted = [Ref.parse(ref) for ref in refs]
+    wanted = [as_written(ref) for ref in refs]
     if not (yes or as_json) and on_terminal():
-        named = ", ".join(str(ref) for ref in wanted)
+        named = ", ".join(wanted)
         if not agreed(f"Remove {named} from this cache?"):
             return
     with cache_or_agent(loaded) as cache:
         removed: list[dict[str, Any]] = []
         try:
             for ref in wanted:
-                removed.append(cache.remove(str(ref)))
+                removed.append(cache.remove(ref))
                 if not as_json:
                     freed = format_bytes(removed[-1].get("bytes_freed", 0))
                     emit(f"removed {ref} ({freed} freed)")

@@ -8,7 +8,7 @@ from p2pcache.cli.support.options import Command, json_option
 from p2pcache.cli.support.output import emit, emit_document
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import counted, format_bytes
-from p2pcache.ids import Ref
+from p2pcache.ids import as_written
 from p2pcache.io.http.client import Json
 
 
@@ -26,12 +26,12 @@ def cancel(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
       p2pcache cancel team/llama:v3
       p2pcache ps --json | jq -r '.pulls[].ref' | xargs p2pcache cancel
     """
-    wanted = [Ref.parse(ref) for ref in refs]
+    wanted = [as_written(ref) for ref in refs]
     client = need_agent(loaded)
     cancelled: list[Json] = []
     try:
         for ref in wanted:
-            cancelled.append(client.cancel(str(ref)))
+            cancelled.append(client.cancel(ref))
             if not as_json:
                 emit(_line(ref, cancelled[-1]))
     finally:  # print what was ended also when an error ends the command
@@ -39,7 +39,7 @@ def cancel(refs: tuple[str, ...], as_json: bool, loaded: Loaded) -> None:
             emit_document({"cancelled": cancelled})
 
 
-def _line(ref: Ref, told: Json) -> str:
+def _line(ref: str, told: Json) -> str:
     if not told.get("bytes_total"):
         return f"cancelled {ref}: it won't begin again"
     size = f"{format_bytes(told['bytes_done'])} of {format_bytes(told['bytes_total'])}"

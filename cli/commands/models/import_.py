@@ -22,7 +22,7 @@ from p2pcache.cli.support.progress import Event, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, spelled
+from p2pcache.ids import Ref, as_written, spelled
 from p2pcache.io.sources.settings import read_sources
 
 
@@ -80,7 +80,7 @@ def import_(
       p2pcache import llama.torrent team/llama:v3 --peer seed.site-a.example:7406 --rate 200mbit
     """
     wanted = Ref.parse(ref)
-    spelling = spelled(ref)
+    spelling, name = spelled(ref), as_written(ref)
     if wanted.digest:
         raise UsageError(f"import gives a tag its digest; leave the digest out: {wanted.short}")
     target: ImportTarget
@@ -90,7 +90,7 @@ def import_(
         target = AgentImport(client)
     else:
         target = DirectImport(loaded.settings, read_sources(loaded.file, os.environ))
-    reporter = make_reporter(f"importing {wanted.short}", as_json=as_json, quiet=quiet)
+    reporter = make_reporter(f"importing {name}", as_json=as_json, quiet=quiet)
     began = time.monotonic()
     with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
         done = target.import_from(
@@ -104,12 +104,14 @@ def import_(
             force=force,
         )
         done["seconds"] = round(time.monotonic() - began, 3)
-        reporter.done(done, _summary(wanted, done))
+        reporter.done(done, _summary(name, done))
     if not as_json:
-        emit(f"{spelling}:{wanted.tag}@blake3:{done['digest']}")
+        emit(f"{name}@blake3:{done['digest']}")
 
 
-def _summary(ref: Ref, done: Event) -> str:
+def _summary(ref: str, done: Event) -> str:
     size, read = int(done.get("bytes", 0)), int(done.get("bytes_read", 0))
     seconds = format_duration(float(done["seconds"]))
-    return f"imported {ref.short}: {format_bytes(size)}, {format_bytes(read)} of it read now, in {seconds}"
+    return (
+        f"imported {ref}: {format_bytes(size)}, {format_bytes(read)} of it read now, in {seconds}"
+    )

@@ -17,7 +17,7 @@ from p2pcache.cli.support.progress import Event, Reporter, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_lasting
 from p2pcache.errors import NotFound, P2PCacheError
-from p2pcache.ids import Ref, parse_wanted, spelled
+from p2pcache.ids import Ref, as_written, parse_wanted, spelled
 from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
@@ -128,12 +128,13 @@ def pull(
     options = PullOptions(
         force_generation, include, exclude, background, hold, hold_s, hold_pid or 0, url
     )
-    reporter = make_reporter(f"pulling {wanted}", as_json=as_json, quiet=quiet)
+    called = as_written(url.removeprefix("hf://").replace("@", ":") or ref)
+    reporter = make_reporter(f"pulling {called}", as_json=as_json, quiet=quiet)
     with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):
         name = spelled(ref) if layout else ""
         path = _materialise(tree, Path(to), link, name, done, wanted, quiet=quiet) if to else tree
         done["path"] = str(path)
-        reporter.done(done, summary(wanted, done))
+        reporter.done(done, summary(called, done))
         if not as_json:
             emit(str(path))
         if not to and not quiet and not path.is_dir():
@@ -266,7 +267,7 @@ def _materialise(
     return target
 
 
-def summary(ref: Ref, done: Event) -> str:
+def summary(ref: str, done: Event) -> str:
     """Say in a line what a pull brought."""
     size, seconds = int(done.get("bytes", 0)), float(done.get("seconds", 0))
     moved = int(done.get("bytes_peers", 0)) + int(done.get("bytes_origin", 0))

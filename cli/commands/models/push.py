@@ -24,7 +24,7 @@ from p2pcache.cli.support.progress import (
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, spelled
+from p2pcache.ids import Ref, as_written, spelled
 from p2pcache.io.files.completeness import signs_of_a_part
 from p2pcache.io.files.indexing import find_files
 from p2pcache.io.files.push_upload import indexed
@@ -91,7 +91,7 @@ def push(
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
     wanted = Ref.parse(ref)
-    spelling = spelled(ref)
+    spelling, name = spelled(ref), as_written(ref)
     if not directory.strip():  # an unset variable; to Path it means the current directory
         raise UsageError("the directory is empty text; say '.' for this one")
     if wanted.digest:
@@ -102,7 +102,7 @@ def push(
     signer = signer_of(key, certificate, chain, keyless=keyless, loaded=loaded) if signs else None
     client = find_agent(loaded)
     target: PushTarget = AgentPush(client) if client else DirectPush(loaded.settings.origin)
-    reporter = make_reporter(f"pushing {wanted.short}", as_json=as_json, quiet=quiet)
+    reporter = make_reporter(f"pushing {name}", as_json=as_json, quiet=quiet)
     began = time.monotonic()
     with closing(reporter), saying_what_goes_on(lambda: target.goes_on):
         _check(target, wanted, reporter)
@@ -117,9 +117,9 @@ def push(
             target.store_signature(wanted, found.layout.digest, bundle)
         done = target.push(wanted, found, reporter, spelling=spelling, force=force, repair=repair)
         done["seconds"] = round(time.monotonic() - began, 3)
-        reporter.done(done, _summary(wanted, done))
+        reporter.done(done, _summary(name, done))
     if not as_json:
-        emit(f"{spelling}:{wanted.tag}@blake3:{found.layout.digest}")
+        emit(f"{name}@blake3:{found.layout.digest}")
 
 
 def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:
@@ -156,10 +156,10 @@ def _check(target: PushTarget, ref: Ref, reporter: Reporter) -> None:
     work.result()
 
 
-def _summary(ref: Ref, done: Event) -> str:
+def _summary(ref: str, done: Event) -> str:
     size, sent = int(done.get("bytes", 0)), int(done.get("bytes_uploaded", 0))
     seconds = format_duration(float(done["seconds"]))
     if sent or not size:
-        return f"pushed {ref.short}: {format_bytes(size)}, {format_bytes(sent)} of it new, in {seconds}"
+        return f"pushed {ref}: {format_bytes(size)}, {format_bytes(sent)} of it new, in {seconds}"
     generation = done.get("generation")
-    return f"{ref.short}: nothing to upload, the storage has all {format_bytes(size)} (generation {generation})"
+    return f"{ref}: nothing to upload, the storage has all {format_bytes(size)} (generation {generation})"

@@ -165,7 +165,7 @@ def _bring(loaded: Loaded, ref: Ref, exclude: Sequence[str], *, quiet: bool) -> 
         raise NotFound(
             f"{pulled.tree} isn't visible here; set P2PCACHE_MODELS_DIR to where the agent's models are mounted"
         )
-    reporter.done(pulled.event, summary(ref, pulled.event))
+    reporter.done(pulled.event, summary(str(ref), pulled.event))
     return pulled.tree, str(pulled.event["digest"])
 
 

@@ -14,7 +14,7 @@ from p2pcache.cli.support.output import emit
 from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.errors import IntegrityError, NotFound
-from p2pcache.ids import Ref, spelled
+from p2pcache.ids import Ref, as_written
 
 if TYPE_CHECKING:
     from p2pcache.io.signatures.keyless import Keyless
@@ -63,7 +63,7 @@ def sign(
         raise click.UsageError("--signature stores what was signed elsewhere; it takes no signer")
     else:
         digest = _store(wanted, Path(signature), loaded)
-    emit(f"{spelled(ref)}:{wanted.tag}@blake3:{digest}")
+    emit(f"{as_written(ref).partition('@')[0]}@blake3:{digest}")
 
 
 def _store(wanted: Ref, file: Path, loaded: Loaded) -> str:

@@ -13,7 +13,7 @@ from p2pcache.cli.support.progress import Event, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotAllowed
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, as_written
 from p2pcache.io.http.client import Json
 
 if TYPE_CHECKING:
@@ -51,14 +51,14 @@ def verify(
       p2pcache verify team/llama:v3 --signature --key team.pub
       p2pcache verify team/llama:v3 --signature --identity ci@acme.org --issuer https://login.acme.org
     """
-    wanted = Ref.parse(ref)
+    wanted, name = Ref.parse(ref), as_written(ref)
     if bool(identity) != bool(issuer):
         raise click.UsageError("--identity and --issuer go together")
     if signature != bool(keys or identity):
         raise click.UsageError("--signature goes with --key FILE, or --identity and --issuer")
     allowed = _allowed(keys, identity, issuer, loaded) if signature else None
     with cache_or_agent(loaded) as cache:
-        reporter = make_reporter(f"verifying {wanted}", as_json=as_json, quiet=quiet)
+        reporter = make_reporter(f"verifying {name}", as_json=as_json, quiet=quiet)
         with saying_what_goes_on(
             lambda: "chunks that were found bad are dropped; the rest is unproved"
         ):
@@ -68,14 +68,14 @@ def verify(
             if allowed is not None:
                 pinned = f"{wanted.short}@blake3:{done['digest']}"
                 _need_signature(pinned, cache.signatures(pinned), allowed)
-            reporter.done(done, _summary(wanted, done))
+            reporter.done(done, _summary(name, done))
             return
         if as_json:
             reporter.update(done)
     found = [f"{bad} bad (dropped)"] if bad else []
     found += [f"{missing} missing"] if missing else []
     raise IntegrityError(
-        f"{wanted}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
+        f"{name}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
     )
 
 
@@ -99,6 +99,6 @@ def _need_signature(ref: str, stored: Json, keys: "Keys") -> None:
         raise NotAllowed(f"{ref} has {have}; expected one of {keys.label}")
 
 
-def _summary(ref: Ref, done: Event) -> str:
+def _summary(ref: str, done: Event) -> str:
     size, seconds = format_bytes(done["bytes"]), format_duration(float(done.get("seconds", 0)))
     return f"verified {ref}: {size} in {done.get('chunks')} chunks, all good, {seconds}"

@@ -15,7 +15,7 @@ from p2pcache.cli.support.progress import follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, from_code
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, as_written
 from p2pcache.io.http.client import AgentClient, Json
 
 LOCATE_EVERY_S = 1.0  # between questions to the tracker while --wait waits for other nodes
@@ -57,30 +57,30 @@ def warm(
       p2pcache warm team/llama:v3 --replicas 4
       p2pcache warm team/llama:v3 --replicas 4 --wait --timeout 1h
     """
-    wanted = Ref.parse(ref)
+    name = as_written(ref)
     client = need_agent(loaded)
     if replicas:
-        _warm_replicas(client, wanted, replicas, wait=wait, as_json=as_json, quiet=quiet)
+        _warm_replicas(client, name, replicas, wait=wait, as_json=as_json, quiet=quiet)
         return
-    began = client.warm(str(wanted))
+    began = client.warm(name)
     if wait:
-        reporter = make_reporter(f"warming {wanted}", as_json=as_json, quiet=quiet)
-        with saying_what_goes_on(lambda: _goes_on(wanted)):
-            done = follow(client.pull(str(wanted), background=True), reporter)
-        reporter.done(done, f"{wanted}: here now, {format_bytes(done['bytes'])}")
+        reporter = make_reporter(f"warming {name}", as_json=as_json, quiet=quiet)
+        with saying_what_goes_on(lambda: _goes_on(name)):
+            done = follow(client.pull(name, background=True), reporter)
+        reporter.done(done, f"{name}: here now, {format_bytes(done['bytes'])}")
     elif as_json:
         emit_document(began)
     elif not quiet:
         text = _STATES.get(str(began.get("state")), _STATES["started"])
-        emit(clean(text.format(ref=wanted, size=format_bytes(began.get("bytes", 0)))))
+        emit(clean(text.format(ref=name, size=format_bytes(began.get("bytes", 0)))))
 
 
-def _goes_on(ref: Ref) -> str:
+def _goes_on(ref: str) -> str:
     return f"the agent goes on until {ref} is here; to end it: p2pcache cancel {ref}"
 
 
 def _warm_replicas(
-    client: AgentClient, ref: Ref, replicas: int, *, wait: bool, as_json: bool, quiet: bool
+    client: AgentClient, ref: str, replicas: int, *, wait: bool, as_json: bool, quiet: bool
 ) -> None:
     """Let the tracker warm the model on other nodes, print what it did, and fail if that isn't enough.
 
@@ -88,7 +88,7 @@ def _warm_replicas(
         Unreachable: with `wait`, nodes that were to have the model ended without it.
         P2PCacheError: fewer than `replicas` nodes have or get it, by the first refusal.
     """
-    answer = client.warm(str(ref), replicas)
+    answer = client.warm(ref, replicas)
     rows = [row for row in answer.get("nodes", ()) if isinstance(row, dict)]
     if not as_json and not quiet:
         cells = [
@@ -118,11 +118,11 @@ def _warm_replicas(
         raise _too_few(ref, replicas, answer, rows)
 
 
-def _wait_for_nodes(client: AgentClient, ref: Ref, answer: Json, *, quiet: bool) -> int:
+def _wait_for_nodes(client: AgentClient, ref: str, answer: Json, *, quiet: bool) -> int:
     """Wait until enough nodes are complete, or no node fetches any more; return how many are complete."""
     enough = min(int(answer["replicas"]), int(answer["have"]))
     reporter = make_reporter(f"warming {ref}", as_json=False, quiet=quiet)
-    at_digest = str(ref._replace(digest=answer["digest"]))  # the tag may move meanwhile
+    at_digest = str(Ref.parse(ref)._replace(digest=answer["digest"]))  # the tag may move meanwhile
     try:
         while True:
             found = client.locate(at_digest)
@@ -143,7 +143,7 @@ def _wait_for_nodes(client: AgentClient, ref: Ref, answer: Json, *, quiet: bool)
     return complete
 
 
-def _too_few(ref: Ref, replicas: int, answer: Json, rows: list[dict[str, Any]]) -> P2PCacheError:
+def _too_few(ref: str, replicas: int, answer: Json, rows: list[dict[str, Any]]) -> P2PCacheError:
     """Return the error that says why fewer than `replicas` nodes have the model or get it."""
     text = f"{answer['have']} of {replicas} nodes have {ref} or get it"
     refused = [row for row in rows if row.get("code")]

@@ -36,6 +36,12 @@ class ModelInfo(NamedTuple):
         named = [*self.tags, *self.asked]
         return named or ([self.kept_as] if self.kept_as is not None else [])
 
+    @property
+    def written_names(self) -> list[str]:
+        """`names` as people write them, with their capitals."""
+        written = ((self.spellings.get(ref.full_name, ref.full_name), ref) for ref in self.names)
+        return [f"{name}:{ref.tag}" for name, ref in written]
+
     def as_json(self) -> dict[str, object]:
         """The row of `ls` and `show`."""
         names = self.names

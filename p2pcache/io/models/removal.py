@@ -352,4 +352,4 @@ class Removal:
 
 def _label(model: ModelInfo) -> str:
     """A model as people call it."""
-    return ", ".join(ref.short for ref in model.names) or f"blake3:{model.digest}"
+    return ", ".join(model.written_names) or f"blake3:{model.digest}"

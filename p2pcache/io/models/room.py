@@ -191,7 +191,8 @@ def told(
 
     def named(digest: str) -> dict[str, object]:
         known = models.get(digest)
-        ref = str(known.names[0]) if known and known.names else f"@blake3:{digest}"
+        names = known.written_names if known else []
+        ref = names[0] if names else f"@blake3:{digest}"
         return {"ref": ref, "digest": digest}
 
     def why(digest: str) -> str:

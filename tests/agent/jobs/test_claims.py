@@ -221,5 +221,9 @@ async def test_names_are_shown_as_they_were_pushed(tmp_path: Path) -> None:
         _, made = await call(app, "POST", "/v1/pins", json=wish)
         _, told = await call(app, "GET", "/v1/pins")
         _, ended = await call(app, "DELETE", "/v1/pins?ref=team/alpha:V1")
+        _, pruned = await call(app, "POST", "/v1/prune", json={"all": True, "dry_run": True})
+        _, gone = await call(app, "POST", "/v1/evict", json={"ref": "team/alpha:V1"})
     rows = [made, *told["pins"], *ended["unpinned"]]
-    assert [row["ref"] for row in rows] == ["Team/Alpha:V1"] * 3
+    rows += gone["evicted"]
+    assert [row["ref"] for row in rows] == ["Team/Alpha:V1"] * 4
+    assert pruned["removed"] == ["Team/Alpha:V1"]

@@ -15,6 +15,7 @@ def test_rm_takes_several_and_stops_at_a_refusal(agent: FakeAgent, run: Run) -> 
         run("rm", "a", "b", "--agent", agent.address).stdout
         == "removed a:latest (5.00 MB freed)\nremoved b:latest (5.00 MB freed)\n"
     )
+    assert run("rm", "Org/A", "--agent", agent.address).stdout.startswith("removed Org/A:latest ")
     agent.document("DELETE /v1/model", {"code": 10, "message": "it is being pulled"}, status=409)
     assert isinstance(run("rm", "a", "--agent", agent.address).exception, Conflict)
 

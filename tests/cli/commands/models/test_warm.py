@@ -46,6 +46,19 @@ def test_it_returns_at_once(agent: FakeAgent, run: Run, state: str, text: str) -
     assert json.loads(machine.stdout)["state"] == state
 
 
+def test_a_name_is_shown_with_its_capitals(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
+    agent.document("POST /v1/warm", BEGAN)
+    assert run("warm", "Org/Llama", "--agent", agent.address).stdout.startswith(
+        "warming Org/Llama:latest: 1.00 kB"
+    )
+    agent.stream("POST /v1/pull", [resolved(), done(tmp_path)])
+    told = run("warm", "Org/Llama:v1", "--wait", "--agent", agent.address)
+    assert "Org/Llama:v1: here now" in told.stderr
+    agent.document("POST /v1/warm", spread(1, row(1, "had")))
+    refused = run("warm", "Org/Llama", "--replicas", 3, "--agent", agent.address)
+    assert "1 of 3 nodes have Org/Llama:latest" in str(refused.exception)
+
+
 def test_waiting_follows_it_in_the_background(agent: FakeAgent, run: Run, tmp_path: Path) -> None:
     agent.document("POST /v1/warm", BEGAN)
     agent.stream("POST /v1/pull", [resolved(), progress(500), done(tmp_path)])
