@@ -1,8 +1,10 @@
 """Removal, pruning and verifying of models in this cache, and the look-up of a model by its ref."""
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from p2pcache.agent.context import AgentContext
@@ -84,8 +86,27 @@ class Housekeeping:
                 await pools.STEPS.run(store.remove_tag, ref)
                 return 0, ""
         unsure = await pools.WORK.run(refuse_used, store, ref, digest)
-        await downloads.leave_swarm(digest)
-        return await pools.WORK.run(store.remove_model, digest), unsure
+        async with self._unserved([digest]):
+            return await pools.WORK.run(store.remove_model, digest), unsure
+
+    @contextlib.asynccontextmanager
+    async def _unserved(self, digests: Collection[str]) -> AsyncIterator[None]:
+        """Models leave their swarms while they are removed; those that stay, such as on a bad disk, are served again.
+
+        Raises:
+            Conflict: one is in use.
+        """
+        swarms = self._downloads.swarms
+        labels = {digest: swarms[digest].label for digest in digests if digest in swarms}
+        try:
+            for digest in digests:
+                await self._downloads.leave_swarm(digest)
+            yield
+        finally:
+            for digest, label in labels.items():
+                model = await pools.STEPS.run(self._context.store.get, digest)
+                if model is not None:
+                    self._downloads.join_swarm(model, label)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
@@ -94,12 +115,11 @@ class Housekeeping:
         due = [info.digest for info in known if everything or not info.tags]
         users = await pools.WORK.run(users_and_claims, store, due, time.time())
         in_use = self._downloads.in_use
-        for digest in due:
-            if not dry_run and digest not in in_use and digest not in users.held:
-                await self._downloads.leave_swarm(digest)
-        result = await pools.WORK.run(
-            store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
-        )
+        going = [d for d in due if not dry_run and d not in in_use and d not in users.held]
+        async with self._unserved(going):
+            result = await pools.WORK.run(
+                store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
+            )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
         return result

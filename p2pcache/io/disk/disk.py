@@ -293,6 +293,11 @@ def disk_bytes(path: Path) -> int:
     return info.f_blocks * info.f_frsize
 
 
+def is_read_only(where: Path) -> bool:
+    """Whether a file system takes no writes, such as one that the kernel found faulty."""
+    return bool(os.statvfs(where).f_flag & os.ST_RDONLY)
+
+
 def free_inodes(where: Path | int) -> int | None:
     """How many files an ordinary process may still make on this file system; None: it doesn't count them."""
     info = os.statvfs(where)

@@ -1,5 +1,7 @@
 """A SQLite file of our own: opened, brought to our schema, written in durable transactions."""
 
+import errno
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -7,13 +9,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from p2pcache.errors import Busy, NoSpace, P2PCacheError, UsageError
-from p2pcache.io.disk.disk import MAKE_INODES, no_inodes
+from p2pcache.io.disk.disk import MAKE_INODES, is_read_only, no_inodes, translate
 from p2pcache.io.disk.reserve_file import OPENING_BYTES, SPARE_BYTES, Spare
 
 # SQLite's errors where not one block is left: for its log, and for the log's index.
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
+# What it makes of a write that a read-only disk refuses.
+_REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _KIND = 0xFF  # the lower byte of an error's code, without its details
 LOCK_WAIT_S = 1.5  # for another program's lock: no caller is silent for long
@@ -33,6 +37,7 @@ class SqliteFile:
         Raises:
             UsageError: a newer release wrote it.
             NoSpace: the disk is full.
+            NotAllowed: it is read-only.
             Busy: another program has locked it.
             P2PCacheError: it's damaged or unreadable.
         """
@@ -95,6 +100,9 @@ class SqliteFile:
                     f"it (`fuser -v {self._path}` names it), then try again",
                     retry_after_s=1.0,
                 ) from error
+            if code is not None and code & _KIND in _REFUSED and is_read_only(self._path.parent):
+                refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
+                raise translate(refused, f"cache records {self._path}") from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
                 "remove it: models stay and are proved again"

@@ -22,7 +22,7 @@ from typing import Self
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File, decode, digest_of, files_with
 from p2pcache.core.pool.eviction import Candidate, Limits
-from p2pcache.errors import Busy, InvalidManifest, NoSpace, P2PCacheError
+from p2pcache.errors import Busy, InvalidManifest, NoSpace, NotAllowed, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io.blobs import reservation
 from p2pcache.io.blobs.blob_pool import BlobPool
@@ -43,7 +43,8 @@ from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
 from p2pcache.io.notes import kept_orders
 
-_NOT_NOW = (NoSpace, Busy)  # a full disk, or somebody has the records locked
+# A disk that is full or read-only, or somebody has the records locked.
+_NOT_NOW = (NoSpace, NotAllowed, Busy)
 MIN_FREE_BYTES = 1 << 30  # a full disk breaks the node's other tenants first
 
 

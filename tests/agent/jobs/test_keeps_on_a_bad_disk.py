@@ -168,6 +168,24 @@ async def test_orders_are_carried_out_when_the_disk_is_well_again(
             assert model_here.verify() == [], "no wrong byte"
 
 
+async def test_what_a_read_only_disk_keeps_is_served_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a `prune` or `rm` that was refused nobody got it from this node until somebody pulled it here."""
+    layout = model(tmp_path)
+    async with agent(tmp_path, "a", origin=(tmp_path / "origin").as_uri()) as app:
+        assert (await pull(app, REF))["event"] == "done"
+        with read_only(tmp_path, monkeypatch):
+            async with client(app) as session:
+                async with session.post("/v1/prune", json={"all": True}) as answer:
+                    assert (await answer.json())["code"] == 4
+                assert layout.digest in app.downloads.swarms
+                async with session.delete(f"/v1/model?ref={REF}") as answer:
+                    assert (await answer.json())["code"] == 4
+                assert layout.digest in app.downloads.swarms
+        assert app.downloads.swarms[layout.digest].complete
+
+
 @FAULTS
 async def test_an_eviction_is_done_or_refused_and_done_when_the_disk_is_well_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
@@ -178,6 +196,8 @@ async def test_an_eviction_is_done_or_refused_and_done_when_the_disk_is_well_aga
         async with agent(tmp_path, "a", cache_dir=str(place / "cache"), **where) as app:
             assert (await pull(app, REF))["event"] == "done"
             with fault(place, monkeypatch):
+                again = await pull(app, REF)
+                assert again["event"] == "done", "what is here can be had from any disk"
                 status, said = await evict(app)
                 (row,) = (await get(app, "/v1/models"))["models"]
             if status != 200:

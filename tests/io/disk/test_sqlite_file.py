@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import Busy, NoSpace, P2PCacheError, UsageError
+from p2pcache.errors import Busy, NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.disk import sqlite_file
 from p2pcache.io.disk.reserve_file import SPARE_BYTES
 from p2pcache.io.disk.sqlite_file import SqliteFile
@@ -27,6 +27,19 @@ class Pets(SqliteFile):
 
     def remove(self, *names: str) -> None:
         self._delete(("delete from pets where name = ?", [(name,) for name in names]))
+
+
+def test_a_read_only_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was called a damaged file, which somebody might have removed."""
+    file = Pets(tmp_path / "db", [FIRST])
+    file._db.execute("pragma query_only=1")  # as the kernel's refusal, on any disk
+    monkeypatch.setattr(sqlite_file, "is_read_only", lambda _: True)
+    with pytest.raises(NotAllowed, match=r"Read-only file system; mount it writable"):
+        file.add("rex")
+    file._db.execute("pragma query_only=0")
+    file.add("rex")
+    assert file.names() == ["rex"]
+    file.close()
 
 
 def test_an_older_file_is_brought_up_to_date(tmp_path: Path) -> None:
