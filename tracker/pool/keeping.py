@@ -216,8 +216,7 @@ class Keeping:
             "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
             "nodes": record.nodes, "made": record.since, "trouble": self.wishes.troubles.get(ref, ""),
         }  # fmt: skip
-        known = ref.tag_key in self.keeper.keys
-        progress = self.keeper.progress(ref.tag_key) if known else None
+        progress = self.keeper.progress(ref.tag_key) if ref.tag_key in self.keeper.keys else None
         if progress is None:
             return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
                           "missing_places": 0, "holders": 0, "refused": [], "repairs": []}  # fmt: skip
@@ -228,7 +227,7 @@ class Keeping:
         state = (
             "kept" if not progress.missing_bytes and progress.target
             else "waiting" if progress.waits
-            else "no nodes" if not progress.target
+            else "no nodes" if not progress.target or (record.nodes and not self._chosen(record))
             else "no room" if progress.missing_places
             else "arriving"
         )  # fmt: skip
@@ -365,9 +364,11 @@ class Keeping:
         self._admission.admit_kept(ref.namespace, digest, self._copies(wanted) * size, others)
 
     def _copies(self, record: KeepRecord) -> int:
+        return self._chosen(record) if record.everywhere else record.copies
+
+    def _chosen(self, record: KeepRecord) -> int:
         chosen = Selector.parse(record.nodes)
-        nodes = sum(chosen.chooses(node.traits) for node in self._pool_nodes().values())
-        return nodes if record.everywhere else record.copies
+        return sum(chosen.chooses(node.traits) for node in self._pool_nodes().values())
 
     async def _need_read(self) -> None:
         """Before a change: what was there before us is known, and isn't taken for new."""

@@ -304,3 +304,5 @@ async def test_a_selector_that_chooses_nobody_is_told_as_such(tmp_path: Path) ->
     async with tracker(tmp_path) as one, members(one, a):
         told = await say(a, "keep", ref=NAME, everywhere=True, nodes="gpu=none")
         assert (told["state"], told["target"]) == ("no nodes", 0)
+        told = await say(a, "keep", ref=NAME, whole=True, copies=2, nodes="gpu=none")
+        assert (told["state"], told["target"]) == ("no nodes", 2)
