@@ -19,6 +19,7 @@ needs_chromium = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium here; .ci/install-tools installs it"
 )
 ROWS = "document.querySelectorAll('#nodes tbody tr').length"
+CARDS = "document.getElementById('models').children.length"
 
 
 @pytest.fixture
@@ -143,6 +144,24 @@ async def test_words_of_members_are_text(page: Page) -> None:
             assert await page.run("document.querySelectorAll('img').length") == 1  # our own icon
             assert page.complaints == []
             assert all(url.startswith(f"http://{app.address}/") for url in page.requests)
+
+
+@needs_chromium
+@pytest.mark.slow
+async def test_two_versions_of_one_name_are_told_apart(page: Page) -> None:
+    async with tracker() as app:
+        talker, other = Talker(1), "5" * 64
+        talker.label = "Team/A:v1"
+        async with talker.member(app.address):
+            await talker.enter(X, 8, 0b11)
+            await page.open(f"http://{app.address}/")
+            await page.wait(f"{CARDS} == 1")
+            assert "Team/A:v1 (" not in await page.run("document.body.innerText")
+            await talker.enter(other, 8, 0b11)
+            await page.wait(f"{CARDS} == 2")
+            shown = await page.run("document.body.innerText")
+            assert f"Team/A:v1 ({other[:12]})" in shown
+            assert f"Team/A:v1 ({X[:12]})" in shown
 
 
 @needs_chromium

@@ -89,8 +89,8 @@ function buildCard(row) {
   return card;
 }
 
-function drawCard(card, { swarm, state }, chosen) {
-  say(card.querySelector(".name"), modelName(swarm));
+function drawCard(card, { swarm, state, name }, chosen) {
+  say(card.querySelector(".name"), name);
   tone(card.children[1], state.look, state.word);
   card.children[1].hidden = state.kind === "complete";
   say(card.querySelector(".right"), percent(swarm.share));
@@ -117,9 +117,9 @@ function buildTableRow(row) {
   return line;
 }
 
-function drawTableRow(line, { swarm, state }, chosen) {
+function drawTableRow(line, { swarm, state, name }, chosen) {
   const cells = line.cells;
-  drawLink(cells[0].firstChild, modelName(swarm), `model=${swarm.digest}`);
+  drawLink(cells[0].firstChild, name, `model=${swarm.digest}`);
   tone(cells[1].firstChild, state.look, state.word);
   fill(cells[2], swarm.bytes ? bytes(swarm.bytes) : "");
   say(cells[3], copies(swarm));
@@ -132,8 +132,16 @@ function drawTableRow(line, { swarm, state }, chosen) {
   opened(cells[0].firstChild, swarm.digest, chosen);
 }
 
+// Names for people: versions that share one, such as after a tag has moved, have their digests beside it.
+function namer(swarms) {
+  const seen = new Map(), key = (swarm) => swarm.label.toLowerCase();
+  for (const swarm of swarms) seen.set(key(swarm), (seen.get(key(swarm)) || 0) + 1);
+  return (swarm) => (swarm.label && seen.get(key(swarm)) > 1 ? `${modelName(swarm)} (${swarm.digest.slice(0, 12)})` : modelName(swarm));
+}
+
 function drawModels(swarms, failed, chosen) {
-  const rows = swarms.map((swarm) => ({ swarm, state: judge(swarm, failed) }));
+  const named = namer(swarms);
+  const rows = swarms.map((swarm) => ({ swarm, state: judge(swarm, failed), name: named(swarm) }));
   const found = wished(rows, chosen.replace("model=", ""));
   const compact = swarms.length >= COMPACT, key = (row) => row.swarm.digest;
   reconcile($("models"), compact ? [] : found, key, buildCard, (card, row) => drawCard(card, row, chosen));
