@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import botocore
@@ -17,6 +18,7 @@ from p2pcache.io import redaction
 from p2pcache.io.origins.base import OriginSettings
 from p2pcache.io.origins.s3.answers import sender
 from p2pcache.io.origins.s3.errors import FOREIGN, about_credentials, refuse_strangers
+from p2pcache.io.origins.s3.part_calls import SUM_HEADER
 
 LOOK_AGAIN_S = 1.0  # between reads of a file of credentials, however many refusals come
 FETCH_AGAIN_S = 60.0  # between requests to a service that hands out new keys each time
@@ -99,7 +101,7 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
         _check_credentials(values, str(getattr(credentials, "method", "")))
     s3: dict[str, object] = {
         # Over TLS the channel proves the bytes; SHA-256 in front of it would cap a push at 0.36
-        # GB/s a core. Over plain HTTP botocore signs them all the same.
+        # GB/s a core. For plain HTTP see `_binding`.
         "payload_signing_enabled": False
     }
     if settings.s3_addressing != "auto":
@@ -123,8 +125,23 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
     )
     client.meta.events.register("before-send.s3", sender(client))
     client.meta.events.register("before-parse.s3", refuse_strangers)
+    client.meta.events.register("before-sign.s3", _binding(client))
     client.meta.events.register_first("choose-signer.s3", _sign_url)
     return client, credentials
+
+
+def _binding(client: Any) -> Callable[..., None]:
+    """For botocore's event "before-sign": bind a body by the signature's SHA-256 where nothing else proves it.
+
+    Over plain HTTP anybody on the way could change it: a tag, for example.
+    """
+    config = client.meta.config.merge(Config(s3={"payload_signing_enabled": True}))
+
+    def bind(request: Any, **_: object) -> None:
+        if not request.url.startswith("https:") and SUM_HEADER not in request.headers:
+            request.context["client_config"] = config
+
+    return bind
 
 
 def _sign_url(signature_version: Any, **_: object) -> str | None:

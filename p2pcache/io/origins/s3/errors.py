@@ -55,6 +55,11 @@ _BUSY = (
     "TooManyRequestsException", "LimitExceededException", "PriorRequestNotComplete",
     "IDPCommunicationError",
 )  # fmt: skip
+# Other bytes came than were sent: their sum or hash is another one.
+_DAMAGED = (
+    "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
+    "ContentChecksumMismatch",
+)  # fmt: skip
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "InsufficientStorage")
 _MOVED = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")
 _GIVES_CREDENTIALS = (
@@ -119,8 +124,13 @@ def about_credentials(error: Exception) -> bool:
     if isinstance(error, boto.ClientError):
         # Answers to HEAD have no code, and an expired token comes with 400.
         code, status = _code(error)
-        return code not in _SKEW + _BUSY and status in (400, 401, 403)
+        return code not in _SKEW + _BUSY + _DAMAGED and status in (400, 401, 403)
     return isinstance(error, (*_NO_CREDENTIALS, boto.CredentialRetrievalError, *_SIGN_IN))
+
+
+def came_damaged(error: boto.ClientError) -> bool:
+    """Whether the storage refuses a body, since it has another sum than it was sent with."""
+    return _code(error)[0] in _DAMAGED
 
 
 def says_why(error: boto.ClientError) -> bool:
@@ -158,6 +168,8 @@ def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> 
             f"the service that gives S3 credentials ({error.operation_name})" if given else endpoint
         )
         return OriginUnavailable(f"{what}: {who} answers {status} {said}")
+    if code in _DAMAGED:
+        return OriginUnavailable(f"{what}: the bytes came damaged to {endpoint} ({said})")
     if code in _FULL or status == 507:
         return NoSpace(f"{endpoint} is full ({said})")
     return _credentials_refused(error, code, status, said, endpoint) or _request_refused(

@@ -43,14 +43,16 @@ from p2pcache.io.origins.multipart import Multipart, Uploader
 from p2pcache.io.origins.retry import RetryPolicy
 from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.origins.s3.client import Clients
-from p2pcache.io.origins.s3.errors import FOREIGN, says_why, translate
-from p2pcache.io.origins.s3.part_body import PartBody
+from p2pcache.io.origins.s3.errors import FOREIGN, came_damaged, says_why, translate
+from p2pcache.io.origins.s3.part_calls import PartCalls, crc32_of
 from p2pcache.io.origins.s3.presigned import Presigned
 
 log = logging.getLogger(__name__)
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,254}")  # old and foreign buckets are lenient
 _PROBE = "p2pcache/v1/probe"
+# Objects up to this size are signed as a whole, which costs a millisecond: no probe for them.
+_SIGNED_BYTES = 1024 * 1024
 
 
 class S3Origin(Origin):
@@ -79,6 +81,7 @@ class S3Origin(Origin):
         self._uploader = Uploader(settings.parts)
         self._probe_lock = threading.Lock()
         self._conditional: bool | None = None
+        self._sums: bool | None = None
         self._endpoint = "S3"
         self._clients: Clients | None = None
         try:
@@ -183,11 +186,19 @@ class S3Origin(Origin):
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """As `Origin.put_file`: several parts at once, each retried by itself."""
-        upload = Multipart(
-            _PartCalls(self, self._bucket, self._key(key), key),
-            self._policy,
-            progress,
-        )
+        where = {"Bucket": self._bucket, "Key": self._key(key)}
+        summed = size > _SIGNED_BYTES and self._policy.call(self._proves_sums)
+
+        def call(operation: str, **arguments: object) -> dict[str, Any]:
+            with self.client_for(key) as client:
+                answer: dict[str, Any] = getattr(client, operation)(**where, **arguments)
+            return answer
+
+        def stored() -> int | None:
+            found = self.stat(key)
+            return None if found is None else found.size
+
+        upload = Multipart(PartCalls(call, stored, summed=summed), self._policy, progress)
         upload.upload(self._uploader, source, size, self._part_bytes)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
@@ -292,6 +303,34 @@ class S3Origin(Origin):
             with contextlib.suppress(P2PCacheError):
                 self.delete(key)
 
+    def _proves_sums(self) -> bool:
+        """Whether uploads need sums, and the storage looks at them. Tried, for many ignore them silently."""
+        with self._probe_lock:
+            if self._sums is None:
+                self._sums = self._endpoint.startswith("http://") and self._probe_sums()
+            return self._sums
+
+    def _probe_sums(self) -> bool:
+        key = f"{_PROBE}/{secrets.token_hex(12)}"
+        where = {"Bucket": self._bucket, "Key": self._key(key)}
+        try:
+            with self.client_for(key) as client:
+                client.put_object(**where, Body=b"1", ChecksumCRC32=crc32_of(b"1"))
+                try:
+                    client.put_object(**where, Body=b"1", ChecksumCRC32=crc32_of(b"0"))
+                except ClientError as error:
+                    if not came_damaged(error):
+                        raise
+                    return True
+                return False
+        except P2PCacheError as error:
+            if error.exit_code != 1:
+                raise
+            return False  # it refuses also a right one
+        finally:
+            with contextlib.suppress(P2PCacheError):
+                self.delete(key)
+
     def _refuses(self, key: str, expect: Expect) -> bool:
         try:
             self.put(key, b"3", expect=expect)
@@ -316,39 +355,3 @@ def _check_url_prefix(prefix: str) -> None:
             )
     if len(prefix.encode()) > MAX_KEY_BYTES:
         raise UsageError(f"the prefix is longer than {MAX_KEY_BYTES} bytes; choose a shorter one")
-
-
-class _PartCalls:
-    """The five calls of a multipart upload of one key."""
-
-    def __init__(self, origin: S3Origin, bucket: str, full_key: str, key: str) -> None:
-        self._origin = origin
-        self._where = {"Bucket": bucket, "Key": full_key}
-        self._key = key
-
-    def whole(self, data: bytearray) -> None:
-        self._call("put_object", Body=PartBody(data))
-
-    def create(self) -> str:
-        return str(self._call("create_multipart_upload")["UploadId"])
-
-    def part(self, upload: str, number: int, data: bytearray) -> str:
-        body = PartBody(data)
-        answer = self._call("upload_part", UploadId=upload, PartNumber=number, Body=body)
-        return str(answer["ETag"])
-
-    def complete(self, upload: str, tags: dict[int, str]) -> None:
-        parts = [{"PartNumber": n, "ETag": tag} for n, tag in sorted(tags.items())]
-        self._call("complete_multipart_upload", UploadId=upload, MultipartUpload={"Parts": parts})
-
-    def abort(self, upload: str) -> None:
-        self._call("abort_multipart_upload", UploadId=upload)
-
-    def size(self) -> int | None:
-        found = self._origin.stat(self._key)
-        return None if found is None else found.size
-
-    def _call(self, operation: str, **arguments: object) -> dict[str, Any]:
-        with self._origin.client_for(self._key) as client:
-            answer: dict[str, Any] = getattr(client, operation)(**self._where, **arguments)
-        return answer
