@@ -17,6 +17,7 @@ from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io import redaction
 from p2pcache.io.origins.base import OriginSettings
 from p2pcache.io.origins.s3.answers import sender
+from p2pcache.io.origins.s3.descriptions import read_quickly
 from p2pcache.io.origins.s3.errors import FOREIGN, about_credentials, refuse_strangers
 from p2pcache.io.origins.s3.part_calls import SUM_HEADER
 
@@ -94,6 +95,7 @@ class Clients:
 def _make(settings: OriginSettings) -> tuple[Any, Any]:
     """A client and its credentials, None if there are none or none are wanted."""
     session = botocore.session.Session(profile=settings.s3_profile or None)
+    read_quickly(session)
     credentials = None if settings.s3_unsigned else session.get_credentials()
     if credentials is not None:
         values = _values(credentials, fetch=False)
