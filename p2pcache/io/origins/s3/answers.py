@@ -5,6 +5,9 @@ from typing import Any
 
 from p2pcache.io.origins.s3.errors import NotStorage
 
+AT_ONCE_BYTES = (
+    1 << 20
+)  # bodies up to this size are sent without asking: that costs less than the round trip
 ANSWER_BYTES = 16 << 20  # a list of 1,000 keys of 1 KiB has some 5 MB when all of them are escaped
 
 
@@ -16,6 +19,8 @@ def sender(client: Any) -> Callable[..., Any]:
     """
 
     def send(request: Any, **_: object) -> Any:
+        if int(request.headers.get("Content-Length", 0)) <= AT_ONCE_BYTES:
+            request.headers.pop("Expect", None)
         whole = not request.stream_output
         request.stream_output = True  # else the session reads the whole before it returns
         answer = client._endpoint.http_session.send(request)  # noqa: SLF001 - botocore's own session

@@ -98,6 +98,13 @@ def test_no_probe_for_small_files(keys: pytest.MonkeyPatch) -> None:
     assert headers["x-amz-content-sha256"] == hashlib.sha256(b"small").hexdigest()
 
 
+@pytest.mark.parametrize(("size", "asks"), [(10, False), (1 << 20, False), (3 << 20, True)])
+def test_only_a_large_body_waits_until_the_storage_wants_it(
+    keys: pytest.MonkeyPatch, size: int, *, asks: bool
+) -> None:
+    assert ("expect" in headers_of(keys, Stub, bytes(size))) == asks
+
+
 def test_over_tls_the_channel_is_enough(
     keys: pytest.MonkeyPatch, certificate: tuple[Path, Path]
 ) -> None:
