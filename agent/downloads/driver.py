@@ -266,6 +266,10 @@ class SwarmDriver:
         """Whether this node asks others for runs."""
         return self.scheduler is not None and not self.complete
 
+    def pace_s(self) -> float:
+        """Seconds from one new run to the next; 0: unknown."""
+        return self.scheduler.pace_s if self.scheduler is not None else 0.0
+
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """We may request from this neighbour now."""
         self.neighbours.on_joined(node)
@@ -324,18 +328,21 @@ class SwarmDriver:
 
     def _arm(self) -> None:
         wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
+        if wakeup is None or (self._timer is not None and self._wakes_at <= wakeup):
+            return  # an early timer does no harm, and a new one for each event costs much CPU time
         if self._timer is not None:
-            if wakeup is not None and self._wakes_at <= wakeup:
-                return  # an early tick does no harm, and a new timer for each event costs much CPU time
             self._timer.cancel()
-            self._timer = None
-        if wakeup is not None:
-            self._timer = asyncio.get_running_loop().call_at(wakeup + TIMER_S, self._wake)
-            self._wakes_at = wakeup  # uvloop's handles don't show it
+        at = self._context.net.pulse_after(wakeup + TIMER_S)
+        self._timer = self._loop.call_at(at, self._wake)
+        self._wakes_at = wakeup  # uvloop's handles don't show it
 
     def _wake(self) -> None:
         self._timer = None
-        self.post(e.Tick())
+        wakeup = self.scheduler.next_wakeup() if self.scheduler is not None else None
+        if wakeup is None or wakeup > self._context.now():
+            self._arm()  # what the timer was for has been done, or put off
+        else:
+            self.post(e.Tick())
 
     def _perform(self, command: c.Command) -> None:
         match command:

@@ -21,6 +21,14 @@ KNOWN_STEPS = 4  # below this many the pace is unknown: the first one is what wa
 # for ever to learn a pace.
 FIRST_STEPS_S = 6.0
 
+# -- pulses of a node's loop --
+
+# Of a run's time: a request, its answer and the end of a run are each half of it late in the mean, and a neighbour's
+# next run is asked for ahead.
+PULSE_SHARE = 0.5
+PULSE_MAX_S = 0.05  # more is no cheaper, and people wait for some of what comes
+PULSE_LEAST_S = 0.004  # shorter ones would wake the loop more often than what comes
+
 # -- what they are told --
 
 # Runs' time for which a run that several neighbours have waits to be told: by then most of them have heard of it.

@@ -11,6 +11,9 @@ from p2pcache.core.peers.settings import (
     FIRST_REQUESTS,
     FIRST_STEPS_S,
     KNOWN_STEPS,
+    PULSE_LEAST_S,
+    PULSE_MAX_S,
+    PULSE_SHARE,
     STEPS,
 )
 from p2pcache.core.settings import USUAL_OF
@@ -138,3 +141,13 @@ class SwarmPace:
     def estimated_s(self, now: float) -> float:
         """`least_mean_s`; while it is unknown, the time in which the first few runs haven't come, up to a limit."""
         return self.least_mean_s or min(FIRST_STEPS_S, now - self._began) / KNOWN_STEPS
+
+
+def pulse_s(pace_s: float) -> float:
+    """Seconds from one pulse of a node's loop to the next, whole milliseconds; 0: it has none.
+
+    Args:
+        pace_s: from one run to the next at a neighbour, in the quickest swarm; 0: not known.
+    """
+    usual_s = int(1000 * min(PULSE_SHARE * pace_s, PULSE_MAX_S)) / 1000
+    return usual_s if usual_s >= PULSE_LEAST_S else 0.0

@@ -123,7 +123,7 @@ class Scheduler:
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         if self._have_batch.is_due(now):
-            told_s = self._requester.pace.received_s if self._by_itself.tracker_up else 0.0
+            told_s = self.pace_s if self._by_itself.tracker_up else 0.0
             out.append(self._have_batch.take_batch(now, told_s, self._book.rarity_in_rack))
         if self._looks_out and now >= self._stuck.deadline:
             self._report_stuck(now)
@@ -171,6 +171,11 @@ class Scheduler:
     def cut_off(self) -> bool:
         """Whether no other node can be reached, so that this node reads all that it needs from the origin."""
         return bool(self._states.needed) and self._by_itself.is_cut_off
+
+    @property
+    def pace_s(self) -> float:
+        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
+        return self._requester.pace.received_s
 
     def story(self, run: RunIndex) -> list[str]:
         """What happened to a run lately, the oldest first: why isn't it here, and which node sent it?"""

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from p2pcache.core import bitset
 from p2pcache.core.peers.have_queue import Batches
+from p2pcache.core.peers.timing import pulse_s
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm.commands import Announce
@@ -169,6 +170,11 @@ class Hub:
         usual_s = self._request_s.median
         return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)
 
+    def set_pulse(self) -> None:
+        """Let the loop's pulses be as far apart as the quickest of our pulls allows."""
+        paces = [port.pace_s() for port in self.swarms.values() if port.wants()]
+        self.inbox.pulse_s = pulse_s(min(paces, default=0.0))
+
     def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""
         now = time.monotonic()
@@ -246,7 +252,8 @@ class Hub:
                 if session.send_have(digest, runs, load):
                     break
         if heard.timer is None and heard.told.due_at != math.inf:
-            heard.timer = self.loop.call_at(heard.told.due_at, self._tell_late, digest, heard)
+            at = self.inbox.pulse_after(heard.told.due_at)
+            heard.timer = self.loop.call_at(at, self._tell_late, digest, heard)
 
     def _tell_late(self, digest: str, heard: Heard) -> None:
         heard.timer = None

@@ -134,7 +134,7 @@ class PeerNet:
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
             advertise=self._advertise or join(bound[0], bound[1]),
             receiver=ReceiveLoop(inbox, parser, threads=threads, down=self._down, disk=self._disk),
-            reader=ControlReader(loop, parser), load=lambda: uploads.told_load, tls=self._tls,
+            reader=ControlReader(inbox, parser), load=lambda: uploads.told_load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
         uploads.on_ended = hub.on_upload_ended
@@ -159,6 +159,7 @@ class PeerNet:
         parts.liveness.stop()
         await pools.STEPS.run(parts.stop_threads)
         hub.inbox.drain()  # the last ends that the threads reported
+        hub.reader.stop()
 
     def move(self, address: str) -> None:
         """Peers may dial us back at another "host:port" from now on."""
@@ -274,6 +275,10 @@ class PeerNet:
         self._hub.hang_up(node, reason)
 
     # -- facts -----------------------------------------------------------------------------------
+
+    def pulse_after(self, when: float) -> float:
+        """See `workers.Inbox`."""
+        return self._hub.inbox.pulse_after(when)
 
     def rtt_s(self, node: NodeId) -> float:
         """Least round-trip time to a joined node, in seconds; 0: not known."""

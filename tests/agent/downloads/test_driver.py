@@ -1,6 +1,7 @@
 """The one timer of a driver, on the loop that the daemons run on."""
 
 import asyncio
+import time
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,9 @@ class Bare(SwarmDriver):
         self._wakes_at = 0.0
         self.scheduler: Any = SimpleNamespace(next_wakeup=lambda: self.next_at)
         self.next_at: float | None = None
+        self._loop = asyncio.get_running_loop()
+        net = SimpleNamespace(pulse_after=lambda when: when)
+        self._context: Any = SimpleNamespace(now=time.monotonic, net=net)
 
     def post(self, event: e.Event) -> None:
         assert event == e.Tick()
@@ -41,10 +45,13 @@ async def timer() -> None:
     assert len(swarm.ticks) == 1
     swarm.wake_at(now + 30)
     swarm.wake_at(now + 0.05)  # sooner: set anew
-    swarm.wake_at(now + 40)  # later: an early tick does no harm
+    swarm.wake_at(now + 40)  # later: the timer stays, and nothing is due when it comes
+    await asyncio.sleep(0.1)
+    assert len(swarm.ticks) == 1
+    swarm.wake_at(now + 0.15)
     await asyncio.sleep(0.1)
     assert len(swarm.ticks) == 2
-    swarm.wake_at(now + 0.15)
+    swarm.wake_at(now + 0.25)
     swarm.wake_at(None)
     await asyncio.sleep(0.1)
     assert len(swarm.ticks) == 2

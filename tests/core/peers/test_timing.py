@@ -2,7 +2,7 @@
 
 import pytest
 
-from p2pcache.core.peers.timing import SwarmPace
+from p2pcache.core.peers.timing import SwarmPace, pulse_s
 
 
 def test_what_neighbours_receive_is_taken_for_each_of_them() -> None:
@@ -81,3 +81,10 @@ def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:
     for step in range(1, 40):
         pace.on_count(40 + step, 2000.0 + 0.1 * step)
     assert pace.least_mean_s == pytest.approx(0.1)
+
+
+def test_pulses_are_half_a_run_apart_on_slow_links_only() -> None:
+    assert pulse_s(0.0) == 0.0  # the pace isn't known
+    assert pulse_s(0.0013) == 0.0  # runs of 4 MiB at 25 Gbit/s
+    assert pulse_s(0.065) == 0.032
+    assert pulse_s(3.0) == 0.05

@@ -139,6 +139,7 @@ class Port:
         self.told: list[tuple[object, ...]] = []
         self.ends: dict[int, tuple[Outcome, int]] = {}
         self.waited_s: dict[int, float] = {}
+        self.pace = 0.0
         self._changed = asyncio.Event()
 
     def have_runs(self) -> int:
@@ -146,6 +147,9 @@ class Port:
 
     def wants(self) -> bool:
         return self.have_runs() != bitset.full(self.layout.run_count)
+
+    def pace_s(self) -> float:
+        return self.pace
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)

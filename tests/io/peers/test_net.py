@@ -63,6 +63,33 @@ def test_it_works_on_uvloop_too() -> None:
     uvloop.run(test_a_stopping_node_finishes_its_uploads())
 
 
+async def in_pulses() -> None:
+    async with node(1) as server, node(2) as client:
+        ports = server.swarm(MODEL, full=True), client.swarm(MODEL)
+        server.swarm(make_model([9])).pace = 0.1  # the server pulls, too
+        ports[1].pace = 0.1
+        for one in (server, client):
+            one.net._hub.set_pulse()
+            assert one.net._hub.inbox.pulse_s == 0.05
+        await dialled(client, ports[1], server)
+        await fetch(client, ports[1], server)
+        check(MODEL, ports[1])
+        await asyncio.sleep(0.2)
+        client.net._hub.set_pulse()
+        assert client.net._hub.inbox.pulse_s == 0.0  # nothing is pulled any more
+        client.net.announce(DIGEST, Announce(1))
+        client.net.request(DIGEST, 1000, 1, 0)
+        assert await ports[1].end(1000) is Outcome.DONE
+
+
+async def test_all_goes_on_in_pulses() -> None:
+    await in_pulses()
+
+
+def test_all_goes_on_in_pulses_of_uvloop() -> None:
+    uvloop.run(in_pulses())
+
+
 async def test_ten_thousand_small_files_in_a_few_requests() -> None:
     model = make_model([40] * 10_000)
     assert model.layout.run_count < 10

@@ -88,6 +88,10 @@ class SwarmPort(Protocol):
         """Whether this node lacks some of the model."""
         ...
 
+    def pace_s(self) -> float:
+        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
+        ...
+
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """A node lets us request from it.
 

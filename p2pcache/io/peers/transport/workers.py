@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import math
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 # Half of a usual chunk. Each slice costs the same wake-ups, so smaller ones cost more CPU; larger ones are no better
 # (docs/lab/0006-receive-threads.md).
@@ -18,14 +19,34 @@ MAX_WAITING = 4
 _log = logging.getLogger(__name__)
 
 
+class Frames(Protocol):
+    """Control frames that the loop itself receives (`receive.control_reader`)."""
+
+    def receive_all(self) -> bool:
+        """Receive and handle what has come; returns whether anything had."""
+        ...
+
+    def wake_loop(self, *, on: bool) -> None:
+        """Whether frames that come wake the loop."""
+
+
 class Inbox:
-    """Calls that threads hand to the loop: one wake-up for all that have gathered."""
+    """What the loop's thread has to do: calls that threads hand to it, and frames that have come.
+
+    One wake-up is for all that has gathered. While this node pulls over slow links more gathers: the loop acts in
+    **pulses**, `pulse_s` apart, and nothing wakes it between two of them. In a storm a wake-up costs more than what is
+    done then (docs/lab/0071-pulses.md). After a pulse in which nothing came, the next call or frame wakes the loop.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Each call wakes the loop, unless another one has."""
         self.loop = loop
+        self.pulse_s = 0.0  # from one pulse to the next, in whole milliseconds as uvloop's timers; 0: there are none
+        self.frames: Frames | None = None
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
-        self._woken = False
+        self._woken = False  # or a pulse will come
+        self._pulse: asyncio.TimerHandle | None = None  # the next one
 
     def post(self, call: Callable[..., None], *args: object) -> None:
         """Run `call(*args)` on the loop soon, after all that was posted before it."""
@@ -40,7 +61,11 @@ class Inbox:
             _log.debug("a call came after the loop had closed")
 
     def drain(self) -> None:
-        """Make the calls that have gathered (loop's thread)."""
+        """Make the calls that have gathered, and handle frames (loop's thread)."""
+        if self._pulse is not None:
+            self._pulse.cancel()
+            self._pulse = None
+        came = bool(self._calls)
         # Only the present ones. Those that are posted meanwhile come in the loop's next round; nothing has to wake it.
         for _ in range(len(self._calls)):
             call, args = self._calls.popleft()
@@ -48,10 +73,23 @@ class Inbox:
                 call(*args)
             except Exception:  # noqa: BLE001 - one bad call must not lose those behind it
                 _log.exception("a call from the data plane failed")
+        if self.frames is not None and self.frames.receive_all():
+            came = True
+        goes_on = came and self.pulse_s > 0
+        if self.frames is not None:
+            self.frames.wake_loop(on=not goes_on)
         with self._lock:
-            again = self._woken = bool(self._calls)
+            again = bool(self._calls)
+            self._woken = again or goes_on
         if again:
             self.loop.call_soon(self.drain)
+        elif goes_on:
+            at = self.pulse_after(self.loop.time() + self.pulse_s / 2)
+            self._pulse = self.loop.call_at(at, self.drain)
+
+    def pulse_after(self, when: float) -> float:
+        """The loop's time of the first pulse from `when` on. A timer that goes by it needs no wake-up of its own."""
+        return math.ceil(when / self.pulse_s - 1e-4) * self.pulse_s if self.pulse_s else when
 
 
 class Workers:

@@ -5,7 +5,10 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import cast
+
+import pytest
 
 from p2pcache.io.peers.transport.workers import Inbox, SlicePool, Workers
 
@@ -50,6 +53,8 @@ class Rounds:
     def __init__(self) -> None:
         self.woken = 0
         self.next: list[Callable[[], None]] = []
+        self.now = 100.0
+        self.timer: tuple[float, Callable[[], None]] | None = None
 
     def call_soon_threadsafe(self, call: Callable[[], None]) -> None:
         self.woken += 1
@@ -57,6 +62,23 @@ class Rounds:
 
     def call_soon(self, call: Callable[[], None]) -> None:
         self.next.append(call)
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, call: Callable[[], None]) -> SimpleNamespace:
+        self.timer = (when, call)
+        return SimpleNamespace(cancel=lambda: None)
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether no pulse will come."""
+        return self.timer is None
+
+    def pulse(self) -> None:
+        assert self.timer is not None
+        (self.now, call), self.timer = self.timer, None
+        call()
 
     def go(self) -> None:
         calls, self.next = self.next, []
@@ -85,3 +107,70 @@ def test_calls_that_calls_post_come_in_the_next_round_without_a_wake_up() -> Non
     loop.go()
     assert made[-1] == "later"
     assert not loop.next
+
+
+class Come:
+    """Frames that have come, and whether they wake the loop."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.waiting = 0
+        self.handled = 0
+        self.wakes = True
+        inbox.frames = self
+
+    def receive_all(self) -> bool:
+        came, self.waiting = self.waiting, 0
+        self.handled += came
+        return came > 0
+
+    def wake_loop(self, *, on: bool) -> None:
+        self.wakes = on
+
+
+def test_between_pulses_nothing_wakes_the_loop() -> None:
+    loop = Rounds()
+    inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
+    frames, made = Come(inbox), list[int]()
+    inbox.pulse_s = 0.02
+    inbox.post(made.append, 1)
+    assert loop.woken == 1
+    loop.go()
+    assert made == [1]
+    assert not frames.wakes
+    inbox.post(made.append, 2)
+    frames.waiting = 3
+    loop.go()
+    assert made == [1]
+    loop.pulse()
+    assert (made, frames.handled) == ([1, 2], 3)
+    assert loop.now == pytest.approx(100.02)
+    frames.waiting = 1
+    loop.pulse()  # frames alone, too
+    assert frames.handled == 4
+    loop.pulse()  # nothing came
+    assert frames.wakes
+    assert loop.sleeps
+    assert loop.woken == 1
+    inbox.post(made.append, 3)
+    assert loop.woken == 2
+
+
+def test_what_a_call_posts_does_not_wait_for_the_next_pulse() -> None:
+    loop = Rounds()
+    inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
+    made: list[int] = []
+    inbox.pulse_s = 0.02
+    inbox.post(inbox.post, made.append, 1)
+    loop.go()
+    assert loop.sleeps
+    loop.go()
+    assert made == [1]
+    assert not loop.sleeps
+
+
+def test_timers_go_by_the_pulses() -> None:
+    inbox = Inbox(cast("asyncio.AbstractEventLoop", Rounds()))
+    assert inbox.pulse_after(7.0123) == 7.0123
+    inbox.pulse_s = 0.02
+    assert inbox.pulse_after(7.0123) == pytest.approx(7.02)
+    assert inbox.pulse_after(inbox.pulse_after(7.0123)) == pytest.approx(7.02)
