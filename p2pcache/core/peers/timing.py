@@ -11,6 +11,7 @@ from p2pcache.core.peers.settings import (
     FIRST_REQUESTS,
     FIRST_STEPS_S,
     KNOWN_STEPS,
+    LAST_RUNS,
     PULSE_LEAST_S,
     PULSE_MAX_S,
     PULSE_SHARE,
@@ -143,11 +144,14 @@ class SwarmPace:
         return self.least_mean_s or min(FIRST_STEPS_S, now - self._began) / KNOWN_STEPS
 
 
-def pulse_s(pace_s: float) -> float:
+def pulse_s(pace_s: float, lacking: int) -> float:
     """Seconds from one pulse of a node's loop to the next, whole milliseconds; 0: it has none.
 
     Args:
         pace_s: from one run to the next at a neighbour, in the quickest swarm; 0: not known.
+        lacking: runs of the pull that is nearest to its end. The last ones wait for nothing.
     """
+    if lacking <= LAST_RUNS:
+        return 0.0
     usual_s = int(1000 * min(PULSE_SHARE * pace_s, PULSE_MAX_S)) / 1000
     return usual_s if usual_s >= PULSE_LEAST_S else 0.0

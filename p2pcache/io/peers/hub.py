@@ -172,8 +172,10 @@ class Hub:
 
     def set_pulse(self) -> None:
         """Let the loop's pulses be as far apart as the quickest of our pulls allows."""
-        paces = [port.pace_s() for port in self.swarms.values() if port.wants()]
-        self.inbox.pulse_s = pulse_s(min(paces, default=0.0))
+        pulls = [port for port in self.swarms.values() if port.wants()]
+        lacking = [port.layout.run_count - port.have_runs().bit_count() for port in pulls]
+        pace_s = min((port.pace_s() for port in pulls), default=0.0)
+        self.inbox.pulse_s = pulse_s(pace_s, min(lacking, default=0))
 
     def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""

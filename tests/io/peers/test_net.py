@@ -64,22 +64,25 @@ def test_it_works_on_uvloop_too() -> None:
 
 
 async def in_pulses() -> None:
+    model = make_model([300_000] * 40)
+    digest = model.layout.digest
     async with node(1) as server, node(2) as client:
-        ports = server.swarm(MODEL, full=True), client.swarm(MODEL)
-        server.swarm(make_model([9])).pace = 0.1  # the server pulls, too
-        ports[1].pace = 0.1
+        server.swarm(model, full=True)
+        port = client.swarm(model)
+        server.swarm(make_model([300_000] * 34, seed=2)).pace = 0.1  # the server pulls, too
+        port.pace = 0.1
         for one in (server, client):
             one.net._hub.set_pulse()
             assert one.net._hub.inbox.pulse_s == 0.05
-        await dialled(client, ports[1], server)
-        await fetch(client, ports[1], server)
-        check(MODEL, ports[1])
-        await asyncio.sleep(0.2)
+        await dialled(client, port, server, bitset.full(model.layout.run_count))
+        await fetch(client, port, server)
+        check(model, port)
         client.net._hub.set_pulse()
         assert client.net._hub.inbox.pulse_s == 0.0  # nothing is pulled any more
-        client.net.announce(DIGEST, Announce(1))
-        client.net.request(DIGEST, 1000, 1, 0)
-        assert await ports[1].end(1000) is Outcome.DONE
+        await asyncio.sleep(0.2)
+        client.net.announce(digest, Announce(1))
+        client.net.request(digest, 1000, 1, 0)
+        assert await port.end(1000) is Outcome.DONE
 
 
 async def test_all_goes_on_in_pulses() -> None:

@@ -115,7 +115,7 @@ class Come:
     def __init__(self, inbox: Inbox) -> None:
         self.waiting = 0
         self.handled = 0
-        self.wakes = True
+        self.wakes = [True]
         inbox.frames = self
 
     def receive_all(self) -> bool:
@@ -124,7 +124,7 @@ class Come:
         return came > 0
 
     def wake_loop(self, *, on: bool) -> None:
-        self.wakes = on
+        self.wakes.append(on)
 
 
 def test_between_pulses_nothing_wakes_the_loop() -> None:
@@ -136,7 +136,7 @@ def test_between_pulses_nothing_wakes_the_loop() -> None:
     assert loop.woken == 1
     loop.go()
     assert made == [1]
-    assert not frames.wakes
+    assert not frames.wakes[-1]
     inbox.post(made.append, 2)
     frames.waiting = 3
     loop.go()
@@ -148,7 +148,7 @@ def test_between_pulses_nothing_wakes_the_loop() -> None:
     loop.pulse()  # frames alone, too
     assert frames.handled == 4
     loop.pulse()  # nothing came
-    assert frames.wakes
+    assert frames.wakes[-1]
     assert loop.sleeps
     assert loop.woken == 1
     inbox.post(made.append, 3)
