@@ -70,7 +70,6 @@ class Rounds:
         self.timer = (when, call)
         return SimpleNamespace(cancel=lambda: None)
 
-    @property
     def sleeps(self) -> bool:
         """Whether no pulse will come."""
         return self.timer is None
@@ -136,7 +135,7 @@ def test_between_pulses_nothing_wakes_the_loop() -> None:
     assert loop.woken == 1
     loop.go()
     assert made == [1]
-    assert not frames.wakes[-1]
+    assert frames.wakes[-1:] == [False]
     inbox.post(made.append, 2)
     frames.waiting = 3
     loop.go()
@@ -148,8 +147,8 @@ def test_between_pulses_nothing_wakes_the_loop() -> None:
     loop.pulse()  # frames alone, too
     assert frames.handled == 4
     loop.pulse()  # nothing came
-    assert frames.wakes[-1]
-    assert loop.sleeps
+    assert frames.wakes[-1:] == [True]
+    assert loop.sleeps()
     assert loop.woken == 1
     inbox.post(made.append, 3)
     assert loop.woken == 2
@@ -162,10 +161,10 @@ def test_what_a_call_posts_does_not_wait_for_the_next_pulse() -> None:
     inbox.pulse_s = 0.02
     inbox.post(inbox.post, made.append, 1)
     loop.go()
-    assert loop.sleeps
+    assert loop.sleeps()
     loop.go()
     assert made == [1]
-    assert not loop.sleeps
+    assert not loop.sleeps()
 
 
 def test_timers_go_by_the_pulses() -> None:
