@@ -8,6 +8,7 @@ from p2pcache.core.download.in_flight import PeerRequest, Requests
 from p2pcache.core.download.settings import ANYWHERE, NOT_YET, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.swarm_context import SwarmContext
@@ -39,6 +40,8 @@ class Endgame:
         """
         settings = self._settings
         usual_s = self._timing.usual_s(across=peer is not None and peer.distance > 0)
+        if usual_s == math.inf:  # no request has ended yet, and this one may never
+            usual_s = FIRST_STEPS_S
         return max(settings.duplicate_min_s, settings.duplicate_after * usual_s)
 
     def candidates(

@@ -1,6 +1,7 @@
 """A second request for a run that takes far too long."""
 
 from p2pcache.core.download.settings import REVIEW_S
+from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.swarm.commands import (
     Cancel,
     Request,
@@ -24,6 +25,15 @@ def test_late_bytes_of_a_peer_that_left_cancel_the_second_request() -> None:
     assert of(Cancel, out) == [Cancel(new.request)]
     assert desk.s.complete
     desk.do(RequestEnded(new.request, Outcome.CANCELLED))
+
+
+def test_a_first_request_whose_bytes_drip_gets_a_duplicate() -> None:
+    """Nothing has come yet, so what a request usually takes isn't known. A node waited for ever (seed 1004070)."""
+    desk = Desk(runs=1)
+    (first,) = of(Request, desk.do(PeerJoined(2, 1)))
+    desk.do(PeerJoined(3, 1))
+    (twin,) = of(Request, desk.sleep(3 * FIRST_STEPS_S))
+    assert (twin.run, twin.peer) == (first.run, 3)
 
 
 def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:

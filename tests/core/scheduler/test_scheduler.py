@@ -3,6 +3,7 @@
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.origin.settings import FIRST_READS, MORE_PER_READ
 from p2pcache.core.swarm.commands import (
     Announce,
     Blame,
@@ -103,8 +104,7 @@ def test_only_wanted_runs_are_asked_for_and_leased() -> None:
     assert desk.s.next_wakeup() is None or not of(Request, desk.sleep(9.0))
     out = desk.do(Wanted(desk.full))
     assert of(Request, out)
-    most = SETTINGS.origin_fetches + SETTINGS.origin_ahead
-    assert of(LeaseCredit, out) == [LeaseCredit(most)], "it has read a run, so the tracker decides"
+    assert of(LeaseCredit, out) == [LeaseCredit(FIRST_READS + MORE_PER_READ)], "it has read a run"
 
 
 def test_fewer_wanted_runs_give_waiting_leases_back() -> None:

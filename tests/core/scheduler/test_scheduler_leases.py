@@ -42,6 +42,24 @@ def test_never_more_reads_than_the_credit() -> None:
     assert of(Fetch, desk.do(FetchEnded(1, Outcome.DONE)))[0].run == most
 
 
+def _credit_after_one_read(took_s: float, flow_s: float) -> int:
+    desk = Desk(runs=1000)
+    desk.up()
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(1, 5)))
+    desk.now += took_s
+    desk.do(FetchEnded(fetch.fetch, Outcome.DONE, flow_s))
+    return desk.s.credit
+
+
+def test_a_slow_node_asks_for_few_leases_after_its_first_read() -> None:
+    """With all of them it read 12 of 32 runs that were taken from it again (seed 1001175)."""
+    assert _credit_after_one_read(took_s=3.2, flow_s=1.3) <= 6
+
+
+def test_a_node_far_from_storage_asks_for_all_that_its_way_holds() -> None:
+    assert _credit_after_one_read(took_s=0.31, flow_s=0.01) >= 60
+
+
 @pytest.mark.parametrize(
     ("outcome", "report"),
     [
