@@ -266,9 +266,9 @@ class SwarmDriver:
         """Whether this node asks others for runs."""
         return self.scheduler is not None and not self.complete
 
-    def pace_s(self) -> float:
-        """Seconds from one new run to the next; 0: unknown."""
-        return self.scheduler.pace_s if self.scheduler is not None else 0.0
+    def awaited(self) -> tuple[int, float]:
+        """How many runs this node waits for, and seconds from one run to the next at a neighbour; 0: unknown."""
+        return (self.needed.bit_count(), self.scheduler.pace_s) if self.scheduler else (0, 0.0)
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
         """We may request from this neighbour now."""

@@ -85,8 +85,8 @@ class Port:
     def have_runs(self) -> int:
         return self.store.have_runs()
 
-    def pace_s(self) -> float:
-        return 0.0
+    def awaited(self) -> tuple[int, float]:
+        return 0, 0.0
 
     def wants(self) -> bool:
         return not self.store.complete

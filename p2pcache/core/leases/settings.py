@@ -33,9 +33,8 @@ HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that nod
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --
-ANSWER_S = (
-    MemberSettings().heartbeat_s
-)  # a member that hasn't answered a poll by then may be gone itself
+# A member that hasn't answered a poll by then may be gone itself.
+ANSWER_S = MemberSettings().heartbeat_s
 BATCH_S = 0.05  # several nodes that go at once (a rack) are one poll
 POLL_INTERVAL_S = 1.0  # between two polls of a small swarm
 POLL_INTERVAL_S_PER_MEMBER = 0.001  # of a large one: each poll costs one answer a member

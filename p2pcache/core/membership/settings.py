@@ -39,6 +39,5 @@ VERDICT_S = (
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
 MOST_DEPARTED = LARGEST_CLUSTER  # nodes that are gone
 MOST_REPLACED = 16  # processes of one id
-MAX_FIGURES = (
-    2 * LARGEST_CLUSTER
-)  # nodes whose last figures are kept for a model, departed ones included
+# Nodes whose last figures are kept for a model, departed ones included.
+MAX_FIGURES = 2 * LARGEST_CLUSTER

@@ -46,6 +46,8 @@ class Isolation:
             at_once: dials that begin now, at most.
             now: seconds.
         """
+        if self._alone_since == math.inf:
+            return []
         self._failed |= self._book.banned.keys()
         known = {*members}
         self._dialled = {node: at for node, at in self._dialled.items() if node in known}

@@ -58,6 +58,7 @@ class OriginReader:
         largest = max(context.run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
         self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
+        self._way_known = False  # whether a read has told how long it waited
         self._in_hand = FIRST_READS  # leases at once that this node is known to be able to work on
         self._told_credit = LeaseCredit(0)
         self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
@@ -271,8 +272,9 @@ class OriginReader:
     # -- within -----------------------------------------------------------------------------
 
     def _on_own_read(self, took_s: float, flow_s: float) -> None:
-        """The first read tells how many flow while one waits, each one that this node keeps up."""
-        if not self._by_itself.reads and flow_s > 0:
+        """The first read tells how many flow while one waits; each read tells that this node keeps up."""
+        if flow_s > 0 and not self._way_known:
+            self._way_known = True
             self._in_hand += round(MOST_TIMES * max(0.0, took_s - flow_s) / max(flow_s, MIN_READ_S))
         self._in_hand += MORE_PER_READ
 

@@ -50,6 +50,7 @@ class OriginOwners:
         self._idle: set[NodeId] = set()
         self._pardoned: set[NodeId] = set()  # seemed idle, then brought a run: pardoned once
         self._tried_at = -math.inf  # when an idle owner was last passed over
+        self._dialled: set[NodeId] = set()  # owners, at any time
         self._left: set[NodeId] = set()  # former neighbours whose connection broke
         self._owners: dict[RunIndex, NodeId | None] = {}  # cache of the owners among `_live`
         self._since: dict[RunIndex, float] = {}  # since when we wait for a run's owner
@@ -127,8 +128,9 @@ class OriginOwners:
                 due = now if owner in self._left else since[run] + self._settings.stuck_after_s
                 if due > now:
                     wake_at = min(wake_at, due)
-                elif len(self._book.dialling) < MAX_OWNER_DIALS:
+                elif len(self._dialled & self._book.dialling) < MAX_OWNER_DIALS:
                     dial += self._book.dials([owner])
+                    self._dialled.add(owner)
         self._since = since
         if since:
             wake_at = min(wake_at, now + SHORTER_PATIENCE * patience_s)

@@ -11,7 +11,7 @@ from p2pcache.core.settings import MemberSettings, SwarmSettings
 # Reads at once, and leases, of a node that has read nothing: with eight at once the first run came when all came, and
 # nodes that nobody reaches took all leases of a small model.
 FIRST_READS = 1
-# More leases for each of the first reads: a slow node is noticed by then. With all of them after one read it took a
+# More leases for each read that has ended: a slow node is noticed by then. With all of them after one read it took a
 # third of a storm's leases (docs/lab/0074).
 MORE_PER_READ = 2
 CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
@@ -66,8 +66,7 @@ JOIN_WAITS = 2
 
 # Dials that begin together: it must not look like a port scan. Without a tracker all of them do.
 DIALS_AT_ONCE = 8
-MAX_DIALS = (
-    MemberSettings().neighbours
-)  # members that are dialled to find out: as many as a tracker names as neighbours
+# Members that are dialled to find out: as many as a tracker names as neighbours.
+MAX_DIALS = MemberSettings().neighbours
 # A dial that hasn't ended by then counts as failed: handshakes have ten seconds.
 DIAL_TIMEOUT_S = 15.0

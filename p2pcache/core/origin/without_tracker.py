@@ -51,9 +51,8 @@ class WithoutTracker:
         self._pace = pace
         self.tracker_up = False
         self._down_since = now if tracker else -math.inf
-        self.is_cut_off = (
-            False  # no other node can be reached, so that leases of others bring nothing
-        )
+        # No other node can be reached, so that leases of others bring nothing.
+        self.is_cut_off = False
         # We were a member at the tracker that is gone, so we know some of its grants.
         self._met = False
         self._return_s = 0.0  # how long we wait for it to come back

@@ -149,6 +149,7 @@ class Hub:
         self.reader = reader
         self.load = load
         self.tls = tls
+        inbox.wanted_pulse_s = self.pulse_s
         self.swarms: dict[str, SwarmPort] = {}
         self.heard: dict[str, Heard] = {}  # of the same models
         self.requesting: dict[NodeId, Requesting] = {}  # by the node that serves us
@@ -170,12 +171,11 @@ class Hub:
         usual_s = self._request_s.median
         return min(max(limits.silent_times * usual_s, limits.silent_s), limits.request_s)
 
-    def set_pulse(self) -> None:
-        """Let the loop's pulses be as far apart as the quickest of our pulls allows."""
-        pulls = [port for port in self.swarms.values() if port.wants()]
-        lacking = [port.layout.run_count - port.have_runs().bit_count() for port in pulls]
-        pace_s = min((port.pace_s() for port in pulls), default=0.0)
-        self.inbox.pulse_s = pulse_s(pace_s, min(lacking, default=0))
+    def pulse_s(self) -> float:
+        """Seconds between the loop's pulses: as far apart as the quickest of our pulls allows; 0: none."""
+        pulls = [pull for one in self.swarms.values() if (pull := one.awaited())[0]]
+        lacking, paces_s = zip(*pulls, strict=True) if pulls else ((0,), (0.0,))
+        return pulse_s(min(paces_s), min(lacking))
 
     def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""

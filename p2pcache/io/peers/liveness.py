@@ -38,7 +38,6 @@ class Liveness:
 
     def _look(self) -> None:
         hub, now = self._hub, time.monotonic()
-        hub.set_pulse()
         for client in list(hub.requesting.values()):
             client.check_deadlines(now)
             if client.connection is not None and client.ready:

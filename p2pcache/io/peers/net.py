@@ -158,7 +158,7 @@ class PeerNet:
             session.close(Outcome.LOST, "leaving")
         parts.liveness.stop()
         await pools.STEPS.run(parts.stop_threads)
-        hub.inbox.drain()  # the last ends that the threads reported
+        hub.inbox.stop()  # the last ends that the threads reported
         hub.reader.stop()
 
     def move(self, address: str) -> None:

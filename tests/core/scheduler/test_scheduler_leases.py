@@ -56,6 +56,17 @@ def test_a_slow_node_asks_for_few_leases_after_its_first_read() -> None:
     assert _credit_after_one_read(took_s=3.2, flow_s=1.3) <= 6
 
 
+def test_a_first_read_that_tells_nothing_leaves_it_to_the_second() -> None:
+    desk = Desk(runs=1000)
+    desk.up()
+    first, second = of(Fetch, desk.do(LeaseGranted(3, 5)))
+    desk.do(FetchEnded(first.fetch, Outcome.DONE))
+    assert desk.s.credit < 5
+    desk.now += 0.31
+    desk.do(FetchEnded(second.fetch, Outcome.DONE, 0.01))
+    assert desk.s.credit > 60
+
+
 def test_a_node_far_from_storage_asks_for_all_that_its_way_holds() -> None:
     assert _credit_after_one_read(took_s=0.31, flow_s=0.01) >= 60
 

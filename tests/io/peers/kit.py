@@ -148,8 +148,8 @@ class Port:
     def wants(self) -> bool:
         return self.have_runs() != bitset.full(self.layout.run_count)
 
-    def pace_s(self) -> float:
-        return self.pace
+    def awaited(self) -> tuple[int, float]:
+        return (bitset.full(self.layout.run_count) & ~self.have_runs()).bit_count(), self.pace
 
     def peer_joined(self, node: int, have: int, load: int) -> None:
         self._note("joined", node, have)

@@ -88,8 +88,8 @@ class SwarmPort(Protocol):
         """Whether this node lacks some of the model."""
         ...
 
-    def pace_s(self) -> float:
-        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
+    def awaited(self) -> tuple[int, float]:
+        """How many runs this node waits for now, and seconds from one run to the next at a neighbour; 0: not known."""
         ...
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:

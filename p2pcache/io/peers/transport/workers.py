@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from p2pcache.core.peers.settings import PULSE_MAX_S
+
 # Half of a usual chunk. Each slice costs the same wake-ups, so smaller ones cost more CPU; larger ones are no better
 # (docs/lab/0006-receive-threads.md).
 SLICE_BYTES = 2 << 20
@@ -42,6 +44,8 @@ class Inbox:
         """Each call wakes the loop, unless another one has."""
         self.loop = loop
         self.pulse_s = 0.0  # from one pulse to the next, in whole milliseconds as uvloop's timers; 0: there are none
+        self.wanted_pulse_s: Callable[[], float] | None = None  # what it should be now
+        self._asked_at = -math.inf  # when that was asked last
         self.frames: Frames | None = None
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
@@ -65,6 +69,18 @@ class Inbox:
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
+        came = True  # an error that leaves this method must not end the wake-ups
+        try:
+            came = self._handle_all()
+        finally:
+            self._wake_again(came=came)
+
+    def stop(self) -> None:
+        """Make the last calls; there are no pulses any more (loop's thread)."""
+        self.wanted_pulse_s, self.pulse_s = None, 0.0
+        self.drain()
+
+    def _handle_all(self) -> bool:
         came = bool(self._calls)
         # Only the present ones. Those that are posted meanwhile come in the loop's next round; nothing has to wake it.
         for _ in range(len(self._calls)):
@@ -73,8 +89,12 @@ class Inbox:
                 call(*args)
             except Exception:  # noqa: BLE001 - one bad call must not lose those behind it
                 _log.exception("a call from the data plane failed")
-        if self.frames is not None and self.frames.receive_all():
-            came = True
+        return (self.frames is not None and self.frames.receive_all()) or came
+
+    def _wake_again(self, *, came: bool) -> None:
+        now = self.loop.time()
+        if self.wanted_pulse_s is not None and now >= self._asked_at + PULSE_MAX_S:
+            self._asked_at, self.pulse_s = now, self.wanted_pulse_s()
         goes_on = came and self.pulse_s > 0
         if self.frames is not None:
             self.frames.wake_loop(on=not goes_on)
@@ -84,12 +104,17 @@ class Inbox:
         if again:
             self.loop.call_soon(self.drain)
         elif goes_on:
-            at = self.pulse_after(self.loop.time() + self.pulse_s / 2)
+            at = self.pulse_after(now + self.pulse_s / 2)
             self._pulse = self.loop.call_at(at, self.drain)
 
     def pulse_after(self, when: float) -> float:
-        """The loop's time of the first pulse from `when` on. A timer that goes by it needs no wake-up of its own."""
-        return math.ceil(when / self.pulse_s - 1e-4) * self.pulse_s if self.pulse_s else when
+        """The loop's time of the first pulse from `when` on, or up to a ten-thousandth of a pulse before.
+
+        A timer that goes by it needs no wake-up of its own.
+        """
+        if not self.pulse_s or when == math.inf:
+            return when
+        return math.ceil(when / self.pulse_s - 1e-4) * self.pulse_s
 
 
 class Workers:

@@ -10,6 +10,7 @@ from typing import cast
 
 import pytest
 
+from p2pcache.core.peers.settings import PULSE_MAX_S
 from p2pcache.io.peers.transport.workers import Inbox, SlicePool, Workers
 
 
@@ -173,3 +174,44 @@ def test_timers_go_by_the_pulses() -> None:
     inbox.pulse_s = 0.02
     assert inbox.pulse_after(7.0123) == pytest.approx(7.02)
     assert inbox.pulse_after(inbox.pulse_after(7.0123)) == pytest.approx(7.02)
+
+
+def test_an_error_in_a_frame_doesnt_end_the_wake_ups() -> None:
+    """The reader is off between pulses, so a node would hear nothing more."""
+    loop = Rounds()
+    inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
+    frames, made = Come(inbox), list[int]()
+    inbox.pulse_s = 0.02
+    inbox.post(made.append, 1)
+    loop.go()
+    frames.receive_all = broken  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="epoll"):
+        loop.pulse()
+    inbox.post(made.append, 2)
+    with pytest.raises(OSError, match="epoll"):
+        loop.pulse()
+    assert made == [1, 2]
+
+
+def broken() -> bool:
+    raise OSError("epoll")
+
+
+def test_how_far_apart_pulses_are_is_asked_now_and_then() -> None:
+    loop = Rounds()
+    inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
+    asked: list[float] = []
+
+    def pulse_s() -> float:
+        asked.append(loop.now)
+        return 0.0 if len(asked) < 5 else 0.02
+
+    inbox.wanted_pulse_s = pulse_s
+    for _ in range(10):
+        inbox.post(list[int]().append, 1)
+        loop.go()
+        loop.now += 0.51 * PULSE_MAX_S
+    assert len(asked) == 5
+    assert inbox.pulse_s == 0.02
+    inbox.stop()
+    assert inbox.pulse_s == 0.0
