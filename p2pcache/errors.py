@@ -12,6 +12,7 @@
     │   └── OriginChanged       the origin's bytes are not what was pushed
     ├── OriginUnavailable    7  storage doesn't answer (retryable)
     ├── Unreachable          8  an agent or a tracker doesn't answer (retryable)
+    │   ├── NoAgent             nobody takes our calls
     │   ├── Busy                it answers, but asks us to come back later
     │   └── Lost                it had been reached, and went away in the middle
     ├── TimedOut             9  the caller's own limit ran out
@@ -29,7 +30,7 @@ from typing import ClassVar
 
 __all__ = [
     "Busy", "Cancelled", "Conflict", "IntegrityError", "InvalidHeader", "InvalidManifest", "InvalidTorrent",
-    "LocalProtocolError", "Lost", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable",
+    "LocalProtocolError", "Lost", "NoAgent", "NoSpace", "NotAllowed", "NotFound", "OriginChanged", "OriginUnavailable",
     "OverQuota", "P2PCacheError", "ProtocolError", "RemoteProtocolError", "TimedOut", "Unreachable", "UsageError",
 ]  # fmt: skip
 
@@ -115,6 +116,10 @@ class Unreachable(P2PCacheError):
 
     exit_code = 8
     retryable = True
+
+
+class NoAgent(Unreachable):
+    """Nobody takes our calls: there is no socket, the connection is refused, or its name can't be resolved."""
 
 
 class Busy(Unreachable):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NoAgent, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
@@ -35,7 +35,7 @@ def open_source(
 ) -> Source:
     """Open an existing directory or .safetensors file, else a ref through the agent.
 
-    Where no agent answers, a ref is what the node last knew by it, if all of that is here.
+    Where there is no agent, a ref is what the node last knew by it, if all of that is here.
 
     Args:
         ref_or_dir: what the caller named.
@@ -61,9 +61,9 @@ def open_source(
                 here.client, ref, needed=fetch == "needed", origin=here.origin,
                 models_dir=here.models_dir, deadline=deadline,
             )  # fmt: skip
-        except Unreachable as error:
+        except NoAgent as error:
             return DirectorySource(_last_known(here, ref, error), str(ref))
-    except (UsageError, Unreachable) as error:
+    except (UsageError, NoAgent) as error:
         if ":" in text:
             raise
         # It may as well be the misspelt name of a directory.
@@ -127,7 +127,7 @@ def connect(agent: str | None) -> NodeAgent:
     """
     sections = config.read_file(config.find_file(None, os.environ)).sections
     section = sections.get("client", {})
-    cache_dir = os.environ.get("P2PCACHE_CACHE_DIR") or sections.get("agent", {}).get("cache_dir")
+    cache_dir = sections.get("agent", {}).get("cache_dir")
 
     def setting(name: str) -> str:
         return os.environ.get(f"P2PCACHE_{name.upper()}") or str(section.get(name, ""))
@@ -142,15 +142,21 @@ def connect(agent: str | None) -> NodeAgent:
     )  # fmt: skip
 
 
-def _last_known(here: NodeAgent, ref: Ref, error: Unreachable) -> Path:
-    """The directory of a model that is complete on this node, while its agent doesn't answer.
+def _last_known(here: NodeAgent, ref: Ref, error: NoAgent) -> Path:
+    """The directory of a model that is complete on this node, while its agent is away.
 
-    The tag may have moved since. A link to a tree says what it meant to the agent last.
+    The tag may have moved since. A link to a tree says what it meant to the agent last. An agent that is there
+    decides itself what a tag means, also while it can ask nobody.
 
     Raises:
-        Unreachable: `error`, where it isn't here.
+        NoAgent: `error`, where it isn't here.
     """
-    models = here.models_dir or Path(here.cache_dir) / "models"
+    models = here.models_dir
+    if models is None:
+        # An agent on another host may be of another cluster: this node's models aren't its own.
+        if not here.client.address.startswith("unix://"):
+            raise error
+        models = Path(here.cache_dir) / "models"
     named = models / ref.namespace / ref.name / (f"@{ref.digest}" if ref.digest else ref.tag)
     try:
         tree = named.resolve(strict=True)
@@ -184,8 +190,8 @@ def snapshot(
         agent: unix:///PATH or http://HOST:PORT; None: P2PCACHE_AGENT, else the default socket.
 
     Returns:
-        A directory that is complete, read-only and never changes. While no agent answers: that of all files, if they
-        are here, of what the node last knew by this name.
+        A directory that is complete, read-only and never changes. While there is no agent: that of all files, whatever
+        `include` and `exclude` say, of what the node last knew by this name, if they are here.
 
     Raises:
         NotFound: no such model, no such files, or the directory isn't visible here.
@@ -207,7 +213,7 @@ def pull_pinned(
     include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
     try:
         path, digest = pull_directory(here, wanted, include=include, exclude=exclude)
-    except Unreachable as error:
+    except NoAgent as error:
         path = _last_known(here, wanted, error)
         digest = path.name.removeprefix("@")
     return path, wanted._replace(digest=digest)

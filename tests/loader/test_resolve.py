@@ -9,12 +9,16 @@ import torch
 from safetensors.torch import save_file
 
 import p2pcache
+from loadtest.kit.cluster import free_ports
 from p2pcache.errors import (
+    Lost,
+    NoAgent,
     NotFound,
     P2PCacheError,
     Unreachable,
     UsageError,
 )
+from tests.cli import fake_agent as fakes
 
 SHAPE = (12, 10)
 
@@ -75,6 +79,49 @@ def test_a_complete_model_is_loaded_by_name_without_an_agent(
         (cache / "models/team/m/v1").unlink()
         (cache / "models/team/m/v1").symlink_to(f"@{'0' * 64}")
         assert found.get_tensor("w").tolist() == [1, 1], "the tag moves in the middle of a load"
+
+
+def test_what_an_agent_refuses_is_not_loaded_by_name(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knows whether an old tag may be used: while the tracker is away nobody knows which signature it needs."""
+    monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(cache / "models"))
+    refusal = {"code": 8, "message": "the tracker is away"}
+    with fakes.fake_agent(tmp_path) as agent:
+        agent.document("POST /v1/load", refusal, status=503)
+        agent.stream("POST /v1/pull", [{"event": "error", **refusal}])
+        for call in (p2pcache.load, p2pcache.snapshot):
+            with pytest.raises(Unreachable, match="the tracker is away"):
+                call("team/m:v1", agent=agent.address)
+
+
+def test_an_agent_that_is_lost_after_it_named_another_model_is_not_overridden(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(cache / "models"))
+    with fakes.fake_agent(tmp_path) as agent:
+        agent.stream("POST /v1/pull", [fakes.resolved("team/m:v1")], cut=True)
+        with pytest.raises(Lost):
+            p2pcache.snapshot("team/m:v1", agent=agent.address)
+
+
+def test_the_cache_that_is_looked_in_is_the_agents(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of commands that work alone, nor this host's for an agent of another one."""
+    here, there = f"unix://{tmp_path}/none.sock", f"http://127.0.0.1:{free_ports(1)[0]}"
+    monkeypatch.setenv("P2PCACHE_CACHE_DIR", str(cache))
+    with pytest.raises(NoAgent):
+        p2pcache.snapshot("team/m:v1", agent=here)
+    settings = tmp_path / "config.toml"
+    settings.write_text(f'[agent]\ncache_dir = "{cache}"\n')
+    monkeypatch.setenv("P2PCACHE_CONFIG", str(settings))
+    monkeypatch.setenv("P2PCACHE_CACHE_DIR", str(tmp_path / "other"))
+    assert p2pcache.snapshot("team/m:v1", agent=here).name == f"@{'1' * 64}"
+    with pytest.raises(NoAgent):
+        p2pcache.snapshot("team/m:v1", agent=there)
+    monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(cache / "models"))
+    assert p2pcache.snapshot("team/m:v1", agent=there).name == f"@{'1' * 64}"
 
 
 @pytest.mark.parametrize("entry", ["@" + "2" * 64 + "+0123456789abcdef", "elsewhere"])

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, NamedTuple, Self
 from p2pcache.errors import (
     Busy,
     Lost,
+    NoAgent,
     NotAllowed,
     P2PCacheError,
     Unreachable,
@@ -184,7 +185,7 @@ def _error(value: Json, otherwise: str) -> P2PCacheError:
 def _translated(error: BaseException, address: str) -> P2PCacheError:
     """The error of our own tree for an exception of the socket or the HTTP library."""
     if isinstance(error, FileNotFoundError):
-        return Unreachable(
+        return NoAgent(
             f"no agent at {address}: the socket isn't there; start one with 'p2pcache agent'"
         )
     if isinstance(error, BlockingIOError):  # the accept queue of a unix socket is full
@@ -195,7 +196,7 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
             "run this as root or as a member of group p2pcache"
         )
     if isinstance(error, ConnectionRefusedError):
-        return Unreachable(
+        return NoAgent(
             f"no agent answers at {address}; start one with 'p2pcache agent' or check --agent"
         )
     if isinstance(error, TimeoutError):
@@ -208,7 +209,7 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
         )
     text = getattr(error, "strerror", None) or str(error) or type(error).__name__
     if isinstance(error, socket.gaierror):
-        return Unreachable(
+        return NoAgent(
             f"no agent at {address}: its name can't be resolved ({text}); check --agent, and that DNS answers"
         )
     return Lost(f"lost the agent at {address}: {text}; run the command again to resume")
