@@ -13,7 +13,7 @@ from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format.near_refs import hint_within
-from p2pcache.errors import Conflict, NotFound
+from p2pcache.errors import Conflict, NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
@@ -96,17 +96,22 @@ class Housekeeping:
         Raises:
             Conflict: one is in use.
         """
-        swarms = self._downloads.swarms
-        labels = {digest: swarms[digest].label for digest in digests if digest in swarms}
+        names = dict(self._downloads.unopened)
+        names |= {digest: swarm.label for digest, swarm in self._downloads.swarms.items()}
+        labels = {digest: names[digest] for digest in digests if digest in names}
         try:
             for digest in digests:
                 await self._downloads.leave_swarm(digest)
             yield
         finally:
             for digest, label in labels.items():
-                model = await pools.STEPS.run(self._context.store.get, digest)
-                if model is not None:
-                    self._downloads.join_swarm(model, label)
+                try:
+                    model = await pools.STEPS.run(self._context.store.get, digest)
+                except P2PCacheError as error:  # the others are served, and what ended this is told
+                    log.warning("%s isn't served until a restart: %s", label or digest, error)
+                else:
+                    if model is not None:
+                        self._downloads.join_swarm(model, label)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag; with `everything` also those with a tag that nobody uses."""

@@ -17,7 +17,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.jobs import room
 from p2pcache.agent.keep import keeps
 from p2pcache.core.format.layout import Layout
-from p2pcache.errors import NotAllowed
+from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.disk.sqlite_file import SqliteFile
 from p2pcache.io.notes.kept_orders import FILE, KeptOrders
@@ -184,6 +184,36 @@ async def test_what_a_read_only_disk_keeps_is_served_again(
                     assert (await answer.json())["code"] == 4
                 assert layout.digest in app.downloads.swarms
         assert app.downloads.swarms[layout.digest].complete
+
+
+async def test_a_model_that_was_not_opened_yet_is_served_after_a_refusal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that can't be opened keeps neither the others from it nor the refusal from its caller."""
+    layout = model(tmp_path)
+    other = push(tmp_path / "origin", make_model(tmp_path / "m2", {"w": b"other"}), "team/m2:v1")
+    async with agent(tmp_path, "a", origin=(tmp_path / "origin").as_uri()) as app:
+        assert (await pull(app, REF))["event"] == "done"
+        assert (await pull(app, "team/m2:v1"))["event"] == "done"
+        for digest in (layout.digest, other.digest):  # as after a start
+            await app.downloads.leave_swarm(digest)
+            app.downloads.unopened[digest] = "team/some:v1"
+        of_store = type(app.store).get
+        first = app.store.models()[0].digest
+
+        def get(store: Any, digest: str) -> Any:
+            if digest == first:
+                raise IntegrityError("its layout is damaged")
+            return of_store(store, digest)
+
+        monkeypatch.setattr(type(app.store), "get", get)
+        with read_only(tmp_path, monkeypatch):
+            async with (
+                client(app) as session,
+                session.post("/v1/prune", json={"all": True}) as answer,
+            ):
+                assert (await answer.json())["code"] == 4
+        assert set(app.downloads.swarms) == {layout.digest, other.digest} - {first}
 
 
 @FAULTS
