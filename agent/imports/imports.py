@@ -210,7 +210,7 @@ class Imports:
         try:
             await self._downloads.admit(wish.ref, layout.digest, layout.manifest.size_bytes)
         except OverQuota:
-            await self._threads.run(folder.drop_parts)
+            await self._threads.run(folder.drop_parts, [file.path for file in hashed])
             raise
         return layout
 

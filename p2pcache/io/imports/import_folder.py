@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -115,15 +115,17 @@ class ImportFolder:
         self._whole.pop(_named(file), None)
         self.on_durable(file, 0)
 
-    def drop_parts(self) -> None:
-        """Delete the bytes; what is known of the files stays for the next try. An import ends so that was refused.
+    def drop_parts(self, paths: Iterable[str]) -> None:
+        """Delete the bytes of these files; what is known of them stays for the next try.
+
+        An import that was refused ends so. Other imports of the same place have their files here, too.
 
         Raises:
             NotAllowed, P2PCacheError: the disk refused.
         """
         with disk_errors(str(self.path)):
-            for part in self.path.glob("*.part"):
-                part.unlink(missing_ok=True)
+            for path in paths:
+                self.part(path).unlink(missing_ok=True)
 
     def discard(self) -> None:
         """Delete all of it, at the end of an import."""

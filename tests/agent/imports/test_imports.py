@@ -13,6 +13,7 @@ from p2pcache.core.format.manifest import digest_of, encode
 from p2pcache.core.format.source_record import CHANGED
 from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import index_directory
+from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.sources.settings import SourceSettings
@@ -90,6 +91,16 @@ async def test_an_import_over_the_quota_keeps_no_bytes_and_reads_none_again(
         assert again["code"] == 5, again
         done = (await taken(app, f"{sources['lake'].url}/m", "other/m:v1"))[-1]
         assert done["event"] == "done", done
+
+
+def test_parts_of_another_import_of_the_place_stay(tmp_path: Path) -> None:
+    """With other patterns it shares the folder."""
+    folder = ImportFolder(tmp_path / "import")
+    for path in ("a.bin", "b.bin"):
+        folder.part(path).write_bytes(b"x")
+    folder.drop_parts(["a.bin", "never-read"])
+    assert list(folder.path.glob("*.part")) == [folder.part("b.bin")]
+    folder.close()
 
 
 async def test_the_manifest_is_that_of_a_push(tmp_path: Path) -> None:
