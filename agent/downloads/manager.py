@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from math import inf
 
 from p2pcache.agent.context import AgentContext
@@ -64,6 +65,7 @@ class DownloadManager:
         self.unopened: dict[str, str] = {}  # names of the models here that no swarm has yet
         self._runner = DownloadRunner(context, journal, bringing)
         self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
+        self._pushing: Counter[str] = Counter()  # requests of pushes that run, by digest
         self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
@@ -160,12 +162,29 @@ class DownloadManager:
         return reasons
 
     def on_sent(self, digest: str, *, last: bool = False) -> None:
-        """A client has just sent something of a push that has begun; `last`: that has ended."""
+        """A client has just sent something of a push that has begun; `last`: that ends, unless others push the same."""
+        if last and self._pushing[digest] > 1:
+            return
         self._sent.pop(digest, None)
         if not last:
             self._sent[digest] = self._context.now()
         if len(self._sent) > MAX_BEGUN:
             del self._sent[next(iter(self._sent))]
+
+    @contextlib.contextmanager
+    def pushing(self, digest: str) -> Iterator[None]:
+        """A request of a push, while it runs: what ends another push of the same model takes nothing from it."""
+        self._pushing[digest] += 1
+        try:
+            yield
+        finally:
+            self._pushing -= Counter((digest,))
+
+    async def drop_refused_push(self, digest: str) -> None:
+        """Remove what was sent for a push that is refused, unless others push the same model, or a name asks for it."""
+        if self._pushing[digest] <= 1:
+            self.on_sent(digest, last=True)
+            await self.remove_nameless(digest)
 
     async def remove_begun_push(self) -> bool:
         """Remove a push that has begun and for which nobody sends any more; False: there is none.

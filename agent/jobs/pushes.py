@@ -137,16 +137,17 @@ class Pushes:
         if number is None:
             raise NotFound("the manifest names no such blob")
         blob = layout.blobs[number]
-        for group in _groups(layout, blob.chunks):
-            size = sum(layout.lengths[chunk] for chunk in group)
-            self._downloads.on_sent(digest)
-            if size > PIECE_BYTES:
-                await _receive_chunk(swarm.store, group[0], body)
-            else:
-                data = memoryview(await body.exactly(size))
-                await pools.STEPS.run(_prove_group, swarm.store, group, data)
-        if await body.part(1):
-            raise UsageError("the body is longer than the blob")
+        with self._downloads.pushing(digest):
+            for group in _groups(layout, blob.chunks):
+                size = sum(layout.lengths[chunk] for chunk in group)
+                self._downloads.on_sent(digest)
+                if size > PIECE_BYTES:
+                    await _receive_chunk(swarm.store, group[0], body)
+                else:
+                    data = memoryview(await body.exactly(size))
+                    await pools.STEPS.run(_prove_group, swarm.store, group, data)
+            if await body.part(1):
+                raise UsageError("the body is longer than the blob")
         fresh = await pools.WORK.run(
             lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
         )
@@ -217,14 +218,14 @@ class Pushes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self._context.origin.settled.wait()
-        if (known := self._downloads.swarms.get(digest)) is not None:
-            try:
-                await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
-            except OverQuota:
-                self._downloads.on_sent(digest, last=True)
-                await self._downloads.remove_nameless(digest)
-                raise
-        push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
+        with self._downloads.pushing(digest):
+            if (known := self._downloads.swarms.get(digest)) is not None:
+                try:
+                    await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
+                except OverQuota:
+                    await self._downloads.drop_refused_push(digest)
+                    raise
+            push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
             trouble = self._resolver.storage_trouble
@@ -240,39 +241,36 @@ class Pushes:
         }  # fmt: skip
 
     async def _upload(
-        self,
-        push: "Push",
-        upload: Callable[[ModelStore, Ref], PushResult],
-        store: ModelStore,
-        ref: Ref,
-    ) -> None:
+        self, push: "Push", upload: Callable[[ModelStore, Ref], PushResult], store: ModelStore, ref: Ref
+    ) -> None:  # fmt: skip
         began = time.monotonic()
         store.pin()
-        try:
-            await self._need_signature(ref, store.digest)
-            result = await pools.WORK.run(upload, store, ref)
-            await pools.WORK.run(store.publish, ref, result.generation)
-            self._downloads.on_sent(store.digest, last=True)
-            self._downloads.swarms[store.digest].show_as(self._context.store.written(ref))
-            link = self._context.link
-            if link is not None and link.connected:
-                await link.ask("moved", ref.short)
-        except P2PCacheError as error:
-            push.fail(error)
-            if not error.retryable:  # else it is likely to be tried again soon
+        with self._downloads.pushing(store.digest):
+            try:
+                await self._need_signature(ref, store.digest)
+                result = await pools.WORK.run(upload, store, ref)
+                await pools.WORK.run(store.publish, ref, result.generation)
                 self._downloads.on_sent(store.digest, last=True)
-        else:
-            log.info(
-                "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
-            )
-            push.ended.set_result(result)
-        finally:
-            store.unpin()
-            push.fail(Unreachable("the agent is stopping; push again: it resumes"))
-            self._journal.record(
-                "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
-                seconds=time.monotonic() - began, error=push.error,
-            )  # fmt: skip
+                self._downloads.swarms[store.digest].show_as(self._context.store.written(ref))
+                link = self._context.link
+                if link is not None and link.connected:
+                    await link.ask("moved", ref.short)
+            except P2PCacheError as error:
+                push.fail(error)
+                if not error.retryable:  # else it is likely to be tried again soon
+                    self._downloads.on_sent(store.digest, last=True)
+            else:
+                log.info(
+                    "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
+                )
+                push.ended.set_result(result)
+            finally:
+                store.unpin()
+                push.fail(Unreachable("the agent is stopping; push again: it resumes"))
+                self._journal.record(
+                    "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
+                    seconds=time.monotonic() - began, error=push.error,
+                )  # fmt: skip
 
     def _upload_blocking(
         self, push: "Push", repo: OriginRepo, store: ModelStore, ref: Ref, *,

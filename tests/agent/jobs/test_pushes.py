@@ -15,6 +15,8 @@ from p2pcache.agent.downloads import manager
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
+from p2pcache.errors import OverQuota
+from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
 from tests.agent.kit import agent, client, events, make_model, pull, push
@@ -134,6 +136,44 @@ async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) ->
         assert done["bytes_uploaded"] == len(FILES["weights.bin"])
         assert app.downloads.busy() == {}, "a push that has ended holds nothing"
         assert blob.read_bytes() == FILES["weights.bin"]
+
+
+async def test_a_push_that_is_refused_takes_nothing_from_another_of_the_same_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its bytes could go while the other one's client still sent them."""
+    layout, blob = push_layout(tmp_path), FILES["weights.bin"]
+    (tmp_path / "origin").mkdir()
+    sent = asyncio.Event()
+
+    async def half_then_rest() -> Any:
+        yield blob[: len(blob) // 2]
+        await sent.wait()
+        yield blob[len(blob) // 2 :]
+
+    async def refuse(_ref: Ref, _digest: str, _size: int) -> None:
+        raise OverQuota("the quota of namespace team is used up")
+
+    async with agent(tmp_path, "a", origin=(tmp_path / "origin").as_uri()) as app:
+        body = {"ref": "team/m", "digest": layout.digest}
+        async with client(app) as session:
+            async with session.post("/v1/manifests", data=encode(layout.manifest)) as answer:
+                (item,) = (await answer.json())["missing"]
+            url = f"/v1/blobs/{layout.digest}/{item['blob']}"
+            sending = asyncio.gather(session.put(url, data=half_then_rest()))
+            while not app.downloads._pushing[layout.digest]:
+                await asyncio.sleep(0.01)
+            with monkeypatch.context() as patch:
+                patch.setattr(app.downloads, "admit", refuse)
+                async with session.post("/v1/push", json=body) as answer:
+                    assert (await events(answer))[-1]["code"] == 5
+            assert app.downloads.busy(), "the other one is protected"
+            sent.set()
+            assert (await sending)[0].status == 200
+            async with session.post("/v1/push", json=body) as answer:
+                assert (await events(answer))[-1]["event"] == "done"
+        assert not app.downloads.busy()
+        assert not app.downloads._pushing
 
 
 async def test_a_begun_push_gives_its_space_when_nobody_sends(
