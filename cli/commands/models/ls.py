@@ -12,7 +12,7 @@ from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.describe import format_ago, model_state
 from p2pcache.cli.support.options import Command
-from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, UsageError
@@ -56,9 +56,13 @@ def ls(
     if cluster:
         client = need_agent(loaded)
         kept = _kept(client)
-        swarms = client.cluster_models()
+        swarms = [
+            swarm
+            for swarm in client.cluster_models()
+            if not patterns or (swarm["label"] and _matches(swarm["label"], patterns))
+        ]
         old = _old_versions(client, swarms)
-        _of_all_nodes(swarms, kept, patterns, old, as_json=as_json, wide=wide)
+        _of_all_nodes(swarms, kept, old, as_json=as_json, wide=wide)
         return
     with cache_or_agent(loaded) as cache:
         models = [m for model in cache.models() if (m := _matching(model, patterns))]
@@ -95,7 +99,6 @@ def ls(
 def _of_all_nodes(
     swarms: list[dict[str, Any]],
     kept: dict[str, dict[str, Any]],
-    patterns: tuple[str, ...],
     old: frozenset[str],
     *,
     as_json: bool,
@@ -109,7 +112,6 @@ def _of_all_nodes(
             "keep": kept.get(s["digest"]), "old": s["digest"] in old,
         }
         for s in swarms
-        if not patterns or (s["label"] and _matches(s["label"], patterns))
     ]  # fmt: skip
     models.sort(key=lambda m: (m["ref"], m["old"], m["digest"]))
     if as_json:
@@ -131,8 +133,14 @@ def _old_versions(client: AgentClient, swarms: list[dict[str, Any]]) -> frozense
     for swarm in swarms:
         if swarm["label"]:
             named.setdefault(_folded(swarm["label"]), []).append(swarm["digest"])
+    doubled = [pair for pair in named.items() if len(pair[1]) > 1]
+    if len(doubled) > MOST_LOOKED_UP:
+        note(
+            f"{len(doubled) - MOST_LOOKED_UP} names of several models weren't looked up: each of these has its tag, "
+            "old versions too; name fewer by patterns"
+        )
     old: set[str] = set()
-    for label, digests in [pair for pair in named.items() if len(pair[1]) > 1][:MOST_LOOKED_UP]:
+    for label, digests in doubled[:MOST_LOOKED_UP]:
         try:
             now = client.locate(label)["digest"]
         except P2PCacheError:  # what the name means can't be told, or not to us

@@ -3,6 +3,7 @@ import time
 
 import pytest
 
+from p2pcache.cli.commands.models import ls as ls_module
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import HEX, LLAMA, FakeAgent
 
@@ -81,6 +82,28 @@ def test_an_old_version_in_the_cluster_has_no_tag(agent: FakeAgent, run: Run) ->
     ]
     told_json = json.loads(run("ls", "--cluster", "--json", "--agent", agent.address).stdout)
     assert {row["old"] for row in told_json["models"]} == {False}
+
+
+def test_only_shown_names_are_looked_up_and_a_limit_is_told(
+    agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"bytes": 1000, "members": 1, "complete": 1, "wanting": 0, "share": 1.0}
+    swarms = [
+        row | {"digest": f"{number:064d}", "label": f"team/{'abc'[number // 2]}:prod"}
+        for number in range(6)
+    ]
+    agent.document("GET /v1/cluster/models", {"swarms": swarms})
+    agent.document("GET /v1/keeps", {"keeps": [], "drains": []})
+    agent.document("GET /v1/locate", {"digest": "f" * 64, "nodes": []})
+    monkeypatch.setattr(ls_module, "MOST_LOOKED_UP", 1)
+    told = run("ls", "--cluster", "team/c", "--agent", agent.address)
+    assert [line.split()[:2] for line in told.stdout.splitlines()[1:]] == [["team/c", "-"]] * 2
+    assert told.stderr == ""
+    told = run("ls", "--cluster", "--json", "--agent", agent.address)
+    assert sum(model["old"] for model in json.loads(told.stdout)["models"]) == 2
+    assert "2 names of several models weren't looked up" in told.stderr
+    asked = [seen[1] for seen in agent.seen if "locate" in seen[1]]
+    assert [path.rpartition("%2F")[2][0] for path in asked] == ["c", "a"]
 
 
 def test_ls_quiet_prints_refs_that_other_commands_take(agent: FakeAgent, run: Run) -> None:
