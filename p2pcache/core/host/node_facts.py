@@ -99,19 +99,20 @@ class Tracker(NamedTuple):
 
     url: str
     seconds: float
-    role: str = ""  # "active" or "standby"; "": it doesn't say, and is the only one
+    role: str = ""  # "active" or "standby"; "": it doesn't say, as one of an older release, or didn't in time
     active: str = ""  # of a standby: URL of the active one; "": it knows none
 
 
 class Trackers(NamedTuple):
-    """The trackers that the settings name, by URL; none: this node has none."""
+    """The trackers that were looked at, by URL; none: this node has none."""
 
     each: dict[str, Tracker | Trouble]
 
     @property
     def active(self) -> bool:
-        """Whether one of them is active."""
-        return any(isinstance(one, Tracker) and one.role != STANDBY for one in self.each.values())
+        """Whether one of them is active: it says so, or is the only one and doesn't say what it is."""
+        words = ("active", "") if len(self.each) == 1 else ("active",)
+        return any(isinstance(one, Tracker) and one.role in words for one in self.each.values())
 
     @property
     def named(self) -> str:

@@ -115,6 +115,16 @@ def test_each_tracker_has_a_line() -> None:
     assert "no tracker is active" in trackers(none)[0][2]
 
 
+def test_a_tracker_that_says_no_role_is_active_only_if_it_is_alone() -> None:
+    """Its status may have timed out: then it may as well be a standby."""
+    silent = nf.Tracker("http://t0:7400", 0.01)
+    lost = nf.Trouble(8, "tracker http://t1:7400 is not reachable: no; check the host")
+    assert [line[:2] for line in trackers(silent)] == [("ok", 0)]
+    assert [line[:2] for line in trackers(silent, lost)] == [("ok", 0), ("fail", 8)]
+    active = nf.Tracker("http://t2:7400", 0.01, "active")
+    assert trackers(silent, lost, active)[1][:2] == ("warn", 0)
+
+
 def test_the_first_cause_gives_the_code() -> None:
     facts = GOOD | {"tracker": nf.Trouble(8, "x"), "space": nf.Space("/c", 0, GB, GB)}
     assert d.worst(d.examine(facts)) == 5
