@@ -294,8 +294,14 @@ def disk_bytes(path: Path) -> int:
 
 
 def is_read_only(where: Path) -> bool:
-    """Whether a file system takes no writes, such as one that the kernel found faulty."""
-    return bool(os.statvfs(where).f_flag & os.ST_RDONLY)
+    """Whether a file system takes no writes, such as one that the kernel found faulty.
+
+    False also if it is gone, which the caller's own error tells.
+    """
+    try:
+        return bool(os.statvfs(where).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def free_inodes(where: Path | int) -> int | None:

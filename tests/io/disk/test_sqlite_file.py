@@ -1,5 +1,6 @@
 """A SQLite file of our own: steps of its schema, durable writes, and errors that say what to do."""
 
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def test_a_read_only_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.Mo
     file._db.execute("pragma query_only=0")
     file.add("rex")
     assert file.names() == ["rex"]
+    file.close()
+
+
+def test_a_folder_that_is_gone_is_told_as_the_database_tells_it(tmp_path: Path) -> None:
+    """The look whether its disk is read-only ended in an error that nobody expects."""
+    (tmp_path / "there").mkdir()
+    file = Pets(tmp_path / "there" / "db", [FIRST])
+    file._db.execute("pragma query_only=1")
+    shutil.rmtree(tmp_path / "there")
+    with pytest.raises(P2PCacheError, match="cache records"):
+        file.add("rex")
     file.close()
 
 
