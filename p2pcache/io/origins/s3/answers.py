@@ -5,9 +5,8 @@ from typing import Any
 
 from p2pcache.io.origins.s3.errors import NotStorage
 
-AT_ONCE_BYTES = (
-    1 << 20
-)  # bodies up to this size are sent without asking: that costs less than the round trip
+# Bodies up to this size are sent without asking: that costs less than the round trip.
+AT_ONCE_BYTES = 1 << 20
 ANSWER_BYTES = 16 << 20  # a list of 1,000 keys of 1 KiB has some 5 MB when all of them are escaped
 
 

@@ -133,9 +133,10 @@ def _make(settings: OriginSettings) -> tuple[Any, Any]:
 
 
 def _binding(client: Any) -> Callable[..., None]:
-    """For botocore's event "before-sign": bind a body by the signature's SHA-256 where nothing else proves it.
+    """For botocore's event "before-sign": sign the SHA-256 of a body that nothing else proves.
 
-    Over plain HTTP anybody on the way could change it: a tag, for example.
+    Over plain HTTP anybody on the way could change it: a tag, for example. It is bound where the storage compares
+    the hash with the body, which not all do, and where there are credentials to sign with.
     """
     config = client.meta.config.merge(Config(s3={"payload_signing_enabled": True}))
 

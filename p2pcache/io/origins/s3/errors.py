@@ -55,10 +55,10 @@ _BUSY = (
     "TooManyRequestsException", "LimitExceededException", "PriorRequestNotComplete",
     "IDPCommunicationError",
 )  # fmt: skip
-# Other bytes came than were sent: their sum or hash is another one.
+# Other bytes came than were sent: their sum or hash is another one. InvalidDigest is Garage's word for it.
 _DAMAGED = (
     "BadDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch",
-    "ContentChecksumMismatch",
+    "ContentChecksumMismatch", "InvalidDigest",
 )  # fmt: skip
 _FULL = ("XMinioStorageFull", "QuotaExceeded", "InsufficientStorage")
 _MOVED = ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException")

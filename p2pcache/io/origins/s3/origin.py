@@ -9,7 +9,7 @@ import logging
 import re
 import secrets
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.client import PARTIAL_CONTENT as PARTIAL
 from typing import Any
 
@@ -18,6 +18,7 @@ from botocore.exceptions import ClientError
 from p2pcache.errors import (
     Conflict,
     IntegrityError,
+    NotAllowed,
     NotFound,
     OriginChanged,
     OriginUnavailable,
@@ -186,20 +187,26 @@ class S3Origin(Origin):
         progress: Callable[[int], None] | None = None,
     ) -> None:
         """As `Origin.put_file`: several parts at once, each retried by itself."""
-        where = {"Bucket": self._bucket, "Key": self._key(key)}
         summed = size > _SIGNED_BYTES and self._policy.call(self._proves_sums)
+
+        def stored() -> int | None:
+            found = self.stat(key)
+            return None if found is None else found.size
+
+        upload = Multipart(
+            PartCalls(self._calls(key), stored, summed=summed), self._policy, progress
+        )
+        upload.upload(self._uploader, source, size, self._part_bytes)
+
+    def _calls(self, key: str) -> Callable[..., dict[str, Any]]:
+        where = {"Bucket": self._bucket, "Key": self._key(key)}
 
         def call(operation: str, **arguments: object) -> dict[str, Any]:
             with self.client_for(key) as client:
                 answer: dict[str, Any] = getattr(client, operation)(**where, **arguments)
             return answer
 
-        def stored() -> int | None:
-            found = self.stat(key)
-            return None if found is None else found.size
-
-        upload = Multipart(PartCalls(call, stored, summed=summed), self._policy, progress)
-        upload.upload(self._uploader, source, size, self._part_bytes)
+        return call
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """As `Origin.list`. Foreign keys that ours can't be are left out."""
@@ -311,23 +318,35 @@ class S3Origin(Origin):
             return self._sums
 
     def _probe_sums(self) -> bool:
+        """Both as a whole object and as a part: storage may look at the sums of one kind alone."""
         key = f"{_PROBE}/{secrets.token_hex(12)}"
-        where = {"Bucket": self._bucket, "Key": self._key(key)}
+        where = {"Bucket": self._bucket, "Key": self._key(key), "Body": b"1"}
+        calls: PartCalls | None = None
+        upload = ""
         try:
             with self.client_for(key) as client:
-                client.put_object(**where, Body=b"1", ChecksumCRC32=crc32_of(b"1"))
-                try:
-                    client.put_object(**where, Body=b"1", ChecksumCRC32=crc32_of(b"0"))
-                except ClientError as error:
-                    if not came_damaged(error):
-                        raise
-                    return True
-                return False
+                client.put_object(**where, ChecksumCRC32=crc32_of(b"1"))
+                if not _damage_is_seen(client.put_object, where):
+                    return False
+            calls = PartCalls(self._calls(key), lambda: None, summed=True)
+            upload = calls.create()
+            with self.client_for(key) as client:
+                part = where | {"UploadId": upload, "PartNumber": 1}
+                if not _damage_is_seen(client.upload_part, part):
+                    return False
+            calls.complete(upload, {1: calls.part(upload, 1, bytearray(b"1"))})
+            upload = ""
+            return True
+        except (KeyError, ValueError):  # an answer without the upload's id, or a part's tag
+            return False
         except P2PCacheError as error:
-            if error.exit_code != 1:
+            if isinstance(error, NotAllowed | OriginUnavailable):
                 raise
             return False  # it refuses also a right one
         finally:
+            with contextlib.suppress(P2PCacheError):
+                if calls is not None and upload:
+                    calls.abort(upload)
             with contextlib.suppress(P2PCacheError):
                 self.delete(key)
 
@@ -337,6 +356,17 @@ class S3Origin(Origin):
         except Conflict:
             return True
         return False
+
+
+def _damage_is_seen(send: Callable[..., object], what: Mapping[str, object]) -> bool:
+    """Whether storage refuses a body whose sum is another one."""
+    try:
+        send(**what, ChecksumCRC32=crc32_of(b"0"))
+    except ClientError as error:
+        if not came_damaged(error):
+            raise
+        return True
+    return False
 
 
 def _check_url_prefix(prefix: str) -> None:

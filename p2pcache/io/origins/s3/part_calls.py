@@ -1,7 +1,8 @@
 """The calls that upload one object, and the sums by which the storage proves its bytes.
 
-Over TLS the channel proves them. Over plain HTTP a CRC-32 does where the storage looks at it, for less than half of
-the processor time of a signature's SHA-256; elsewhere the signature binds the bytes (`client.py`).
+Over TLS the channel proves them. Over plain HTTP a CRC-32 shows damage where the storage looks at it, for less than
+half of the processor time of a signature's SHA-256; it stops nobody who changes bytes on purpose. Elsewhere the hash is
+signed, for storage that compares it with the bytes (`client.py`).
 """
 
 import base64

@@ -50,6 +50,15 @@ def test_a_refusal_is_not_tried_again(
             assert isinstance(origin.trouble, NotAllowed)
 
 
+@pytest.mark.parametrize("code", ["BadDigest", "XAmzContentSHA256Mismatch", "InvalidDigest"])
+def test_damage_on_the_way_may_pass(code: str) -> None:
+    answer: Any = {
+        "Error": {"Code": code, "Message": "m"}, "ResponseMetadata": {"HTTPStatusCode": 400},
+    }  # fmt: skip
+    error = botocore.exceptions.ClientError(answer, "PutObject")
+    assert isinstance(translate(error, "s3://b/k", "b", "http://e"), OriginUnavailable)
+
+
 @pytest.mark.parametrize("code", ["SlowDown", "RequestLimitExceeded", "ServiceUnavailable"])
 @pytest.mark.parametrize("status", [400, 403, 503])
 def test_throttling_may_pass(code: str, status: int) -> None:

@@ -26,19 +26,50 @@ OK: tuple[int, dict[str, str], bytes] = (200, {"ETag": '"1"'}, b"")
 class Looks(Stub):
     """Looks at sums, as S3 does."""
 
+    of_parts = True
+
     def _any(self) -> None:
         size = int(self.headers.get("Content-Length", "0"))
         body = self.rfile.read(size)
         given = self.headers.get("x-amz-checksum-crc32")
         right = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+        if "partNumber" in self.path and not self.of_parts:
+            given = None
+        self._say(*(OK if given in (None, right) else refusal("BadDigest", status=400)))
+
+    def _say(self, status: int, headers: dict[str, str], text: bytes) -> None:
         self.seen.append((self.command, self.path, dict(self.headers)))
-        status, _, text = OK if given in (None, right) else refusal("BadDigest", status=400)
         self.send_response(status)
-        self.send_header("Content-Length", str(len(text)))
+        for name, value in (headers | {"Content-Length": str(len(text))}).items():
+            self.send_header(name, value)
         self.end_headers()
         self.wfile.write(text)
 
+    def _post(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        begun = (
+            b"<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>"
+        )
+        ended = b"<CompleteMultipartUploadResult><ETag>1</ETag></CompleteMultipartUploadResult>"
+        self._say(200, {}, begun if self.path.endswith("?uploads") else ended)
+
     do_PUT = do_DELETE = _any  # noqa: N815 - http.server calls them so
+    do_POST = _post  # noqa: N815 - as above
+
+
+class LooksAtObjects(Looks):
+    """Looks at sums of objects, not of parts."""
+
+    of_parts = False
+
+
+class NoParts(Looks):
+    """Knows nothing of uploads in parts."""
+
+    def _post(self) -> None:
+        self._say(*refusal("NotImplemented", status=501))
+
+    do_POST = _post  # noqa: N815 - http.server calls it so
 
 
 class Refuses(Stub):
@@ -64,8 +95,11 @@ def headers_of(
         origin.close()
     (found,) = [h for method, path, h in seen if (method, path) == ("PUT", "/models/big")]
     probes = [method for method, path, _ in seen if "/probe/" in path]
-    assert probes.count("PUT") <= 2
+    assert probes.count("PUT") <= 4
     assert "DELETE" in probes if probes else True
+    begun = [path for _, path, _ in seen if path.endswith("?uploads")]
+    ended = [path for method, path, _ in seen if method != "PUT" and "uploadId=" in path]
+    assert len(ended) == (0 if kind is NoParts else len(begun)), "nothing is left of a probe"
     return {name.lower(): value for name, value in found.items()}
 
 
@@ -84,7 +118,7 @@ def test_storage_that_looks_at_sums_gets_one_in_place_of_the_hash(keys: pytest.M
     assert headers["x-amz-checksum-crc32"] == part_calls.crc32_of(DATA)
 
 
-@pytest.mark.parametrize("kind", [Stub, Refuses])
+@pytest.mark.parametrize("kind", [Stub, Refuses, LooksAtObjects, NoParts])
 def test_storage_that_ignores_or_refuses_sums_gets_the_hash(
     keys: pytest.MonkeyPatch, kind: type[Stub]
 ) -> None:
@@ -130,6 +164,7 @@ def test_parts_are_proved_by_a_real_storage(s3_env: pytest.MonkeyPatch, seaweed:
     origin = open_origin(
         seaweed.url(prefix=f"t/{secrets.token_hex(6)}"), OriginSettings(part_bytes=5 << 20)
     )
+    origin.put_file("warm", io.BytesIO(DATA), len(DATA))  # tries the sums, with a part, too
     seen = sent_by(origin)
     data = random.Random(6).randbytes(11 << 20)
     origin.put_file("big", io.BytesIO(data), len(data))
