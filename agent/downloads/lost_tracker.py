@@ -9,8 +9,6 @@ Those that were known last may be few of those that there are. So nothing is rea
 a tracker told of all nodes, shortly before it was lost, they are all, and a pull begins at once.
 """
 
-import asyncio
-
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
@@ -18,8 +16,7 @@ from p2pcache.ids import NodeId
 from p2pcache.io import pools
 from p2pcache.io.notes.known_members import KnownMembers
 
-LOOK_S = 0.1  # between two looks without a tracker: a pull that begins then waits for one
-CALM_LOOK_S = 0.5  # with one: nothing is to be done, and each look wakes the node up
+LOOK_S = 0.1  # between two looks: a pull that begins without a tracker waits for one
 MOST_DIALLED = 24  # at the beginning of such a pull: as many as a tracker names as neighbours
 SAVE_S = 30.0  # between two writes of the member list: a slightly old one serves as well
 FILE = "members.json"
@@ -38,7 +35,7 @@ class LostTracker:
 
     def start(self) -> None:
         """Begin to look and to save."""
-        _ = self._context.tasks.spawn(self._watch(), name="stranded")
+        self._context.tasks.every(LOOK_S, self._look, name="stranded")
         self._context.tasks.every(SAVE_S, self._save, name="member-book")
 
     def on_message(self, message: m.ToAgent) -> None:
@@ -75,14 +72,7 @@ class LostTracker:
         if page is not None:
             await pools.STEPS.run(self._book.write, page)
 
-    async def _watch(self) -> None:
-        while True:
-            link = self._context.link
-            lost = link is not None and not link.connected
-            await asyncio.sleep(LOOK_S if lost else CALM_LOOK_S)
-            self._look()
-
-    def _look(self) -> None:
+    async def _look(self) -> None:
         link = self._context.link
         if link is None or link.connected or link.refusal is not None or not link.tried.is_set():
             return
