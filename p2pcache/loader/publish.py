@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NoAgent, P2PCacheError, UsageError
 from p2pcache.ids import Ref, as_written, spelled
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.files.completeness import signs_of_a_part
@@ -61,7 +61,7 @@ def push(
     here = connect(agent)
     try:
         here.client.status()
-    except Unreachable:
+    except NoAgent:  # one that is there and refuses isn't passed by: it keeps quotas
         if agent is not None or not here.origin:
             raise
         found = indexed(root)

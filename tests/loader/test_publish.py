@@ -11,6 +11,7 @@ import p2pcache
 from p2pcache.agent.embedded import run_embedded
 from p2pcache.errors import Conflict, UsageError
 from p2pcache.io.http.client import AgentClient
+from tests.cli import fake_agent as fakes
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
 from tests.loader.source.agent_kit import agent_settings
 
@@ -79,6 +80,21 @@ def test_without_an_agent_the_storage_takes_it(
     settings = agent_settings(tmp_path, tmp_path / "origin", origin_bytes_per_s=0)
     with run_embedded(settings) as socket:
         assert p2pcache.load(ref, agent=f"unix://{socket}").keys() == p2pcache.load(folder).keys()
+
+
+def test_an_agent_that_refuses_is_not_passed_by(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "origin").mkdir()
+    monkeypatch.setenv("P2PCACHE_ORIGIN", (tmp_path / "origin").as_uri())
+    with fakes.fake_agent(tmp_path) as agent:
+        agent.document(
+            "GET /v1/status", {"code": 8, "message": "the agent is stopping"}, status=503
+        )
+        monkeypatch.setenv("P2PCACHE_AGENT", agent.address)
+        with pytest.raises(p2pcache.errors.Unreachable, match="is stopping"):
+            p2pcache.push(folder, "team/m:v1")
+    assert not list((tmp_path / "origin").iterdir())
 
 
 def test_what_can_not_be_pushed(tmp_path: Path, folder: Path) -> None:
