@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from p2pcache.core.settings import UploadSettings
+from p2pcache.io.config import CACHE_DIR
 
 DEFAULT_SOCKET = "/run/p2pcache/agent.sock"
 DEFAULT_CLIENT_SOCKET = "/run/p2pcache/client/agent.sock"
@@ -22,7 +23,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     separated by commas, or a name with all their addresses. Without one the agent works alone."""
     origin: str = ""
     """URL of the storage (s3://bucket/prefix or file:///dir); default: the one that the tracker announces."""
-    cache_dir: str = "/var/lib/p2pcache"
+    cache_dir: str = CACHE_DIR
     """Where blobs and models lie; one agent per directory."""
     socket: str = DEFAULT_SOCKET
     """Unix socket for operators (every call)."""

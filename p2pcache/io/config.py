@@ -23,6 +23,7 @@ from p2pcache.errors import NotAllowed, NotFound, UsageError
 from p2pcache.io.byte_order_mark import without_mark
 
 SYSTEM_FILE = Path("/etc/p2pcache/config.toml")
+CACHE_DIR = "/var/lib/p2pcache"  # an agent's, unless its settings name another one
 PREFIX = "P2PCACHE_"
 SECTIONS = ("client", "agent", "tracker", "sources")
 LISTS = frozenset({

@@ -20,7 +20,6 @@ from p2pcache.loader.source.directory import DirectorySource
 
 log = logging.getLogger(__name__)
 
-_CACHE_DIR = "/var/lib/p2pcache"  # an agent's, unless the settings name another one
 # The operators' socket, then the clients' socket, which containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
@@ -113,7 +112,7 @@ class NodeAgent(NamedTuple):
     models_dir: Path | None  # where this process sees the agent's; None: where the agent does
     origin: str  # URL of the storage that replaces a lost agent; "": none
     compile_cache_namespaces: str = ""  # from which this process takes programs
-    cache_dir: str = _CACHE_DIR  # the agent's, as the settings have it
+    cache_dir: str = config.CACHE_DIR  # the agent's, as the settings have it
 
 
 def connect(agent: str | None) -> NodeAgent:
@@ -138,7 +137,7 @@ def connect(agent: str | None) -> NodeAgent:
     models_dir = setting("models_dir")
     return NodeAgent(
         client, Path(models_dir) if models_dir else None, setting("origin"),
-        setting("compile_cache_namespaces"), str(cache_dir or _CACHE_DIR),
+        setting("compile_cache_namespaces"), str(cache_dir or config.CACHE_DIR),
     )  # fmt: skip
 
 
