@@ -320,23 +320,8 @@ class S3Origin(Origin):
     def _probe_sums(self) -> bool:
         """Both as a whole object and as a part: storage may look at the sums of one kind alone."""
         key = f"{_PROBE}/{secrets.token_hex(12)}"
-        where = {"Bucket": self._bucket, "Key": self._key(key), "Body": b"1"}
-        calls: PartCalls | None = None
-        upload = ""
         try:
-            with self.client_for(key) as client:
-                client.put_object(**where, ChecksumCRC32=crc32_of(b"1"))
-                if not _damage_is_seen(client.put_object, where):
-                    return False
-            calls = PartCalls(self._calls(key), lambda: None, summed=True)
-            upload = calls.create()
-            with self.client_for(key) as client:
-                part = where | {"UploadId": upload, "PartNumber": 1}
-                if not _damage_is_seen(client.upload_part, part):
-                    return False
-            calls.complete(upload, {1: calls.part(upload, 1, bytearray(b"1"))})
-            upload = ""
-            return True
+            return self._proves_an_object(key) and self._proves_a_part(key)
         except (KeyError, ValueError):  # an answer without the upload's id, or a part's tag
             return False
         except P2PCacheError as error:
@@ -345,10 +330,33 @@ class S3Origin(Origin):
             return False  # it refuses also a right one
         finally:
             with contextlib.suppress(P2PCacheError):
-                if calls is not None and upload:
-                    calls.abort(upload)
-            with contextlib.suppress(P2PCacheError):
                 self.delete(key)
+
+    def _proves_an_object(self, key: str) -> bool:
+        where = {"Bucket": self._bucket, "Key": self._key(key), "Body": b"1"}
+        with self.client_for(key) as client:
+            client.put_object(**where, ChecksumCRC32=crc32_of(b"1"))
+            return _damage_is_seen(client.put_object, where)
+
+    def _proves_a_part(self, key: str) -> bool:
+        calls = PartCalls(self._calls(key), lambda: None, summed=True)
+        upload = calls.create()
+        part = {
+            "Bucket": self._bucket, "Key": self._key(key), "Body": b"1", "UploadId": upload,
+            "PartNumber": 1,
+        }  # fmt: skip
+        proves = False
+        try:
+            with self.client_for(key) as client:
+                seen = _damage_is_seen(client.upload_part, part)
+            if seen:
+                calls.complete(upload, {1: calls.part(upload, 1, bytearray(b"1"))})
+                proves = True
+            return proves
+        finally:
+            if not proves:
+                with contextlib.suppress(P2PCacheError):
+                    calls.abort(upload)
 
     def _refuses(self, key: str, expect: Expect) -> bool:
         try:
