@@ -174,8 +174,9 @@ class Hub:
     def pulse_s(self) -> float:
         """Seconds between the loop's pulses: as far apart as the quickest of our pulls allows; 0: none."""
         pulls = [pull for one in self.swarms.values() if (pull := one.awaited())[0]]
-        lacking, paces_s = zip(*pulls, strict=True) if pulls else ((0,), (0.0,))
-        return pulse_s(min(paces_s), min(lacking))
+        if not pulls:
+            return 0.0
+        return pulse_s(min(pace_s for _, pace_s in pulls), min(lacking for lacking, _ in pulls))
 
     def ban(self, node: NodeId) -> None:
         """Neither dial this node nor let it in for a while."""

@@ -127,11 +127,16 @@ class Come:
         self.wakes.append(on)
 
 
-def test_between_pulses_nothing_wakes_the_loop() -> None:
+def in_pulses() -> tuple[Rounds, Inbox, Come]:
     loop = Rounds()
     inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
-    frames, made = Come(inbox), list[int]()
     inbox.pulse_s = 0.02
+    return loop, inbox, Come(inbox)
+
+
+def test_between_pulses_nothing_wakes_the_loop() -> None:
+    loop, inbox, frames = in_pulses()
+    made: list[int] = []
     inbox.post(made.append, 1)
     assert loop.woken == 1
     loop.go()
@@ -178,10 +183,8 @@ def test_timers_go_by_the_pulses() -> None:
 
 def test_an_error_in_a_frame_doesnt_end_the_wake_ups() -> None:
     """The reader is off between pulses, so a node would hear nothing more."""
-    loop = Rounds()
-    inbox = Inbox(cast("asyncio.AbstractEventLoop", loop))
-    frames, made = Come(inbox), list[int]()
-    inbox.pulse_s = 0.02
+    loop, inbox, frames = in_pulses()
+    made: list[int] = []
     inbox.post(made.append, 1)
     loop.go()
     frames.receive_all = broken  # type: ignore[method-assign]
