@@ -46,7 +46,7 @@ def peer_of(transport: "asyncio.BaseTransport | None") -> Process:
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         pid, uid, gid = _UCRED.unpack(data)
         return Process(pid, uid, gid, frozenset({gid, *_groups(sock)}))
-    except (AttributeError, OSError, struct.error):  # it has gone already
+    except (AttributeError, OSError, ValueError, struct.error):  # it has gone already
         raise NotAllowed("the kernel doesn't tell who is calling; try again") from None
 
 
@@ -54,7 +54,7 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
     """Supplementary groups; none where the kernel can't say (or there are more than 256)."""
     try:
         data = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
-    except OSError:
+    except (OSError, ValueError):
         return ()
     return struct.unpack(f"{len(data) // 4}i", data[: len(data) // 4 * 4])
 

@@ -128,6 +128,6 @@ def _info(sock: socket.socket) -> bytes:
     """`struct tcp_info`; zeros from an old kernel or a closed socket."""
     try:
         found = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO_BYTES)
-    except OSError:
+    except (OSError, ValueError):  # a closed socket of asyncio; of uvloop
         found = b""
     return found.ljust(_INFO_BYTES, b"\0")

@@ -1,5 +1,6 @@
 """What waits in the send buffer hasn't been uploaded: real sockets with a reader that takes its time."""
 
+import asyncio
 import math
 import socket
 import threading
@@ -7,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import UsageError
@@ -140,3 +142,20 @@ def test_congestion_control_is_that_of_the_settings() -> None:
     tcp_info.check_congestion_control("reno")
     with pytest.raises(UsageError, match="tcp_allowed_congestion_control"):
         tcp_info.check_congestion_control("none-such")
+
+
+def test_a_closed_socket_tells_nothing_on_either_loop() -> None:
+    """uvloop's raises ValueError. An agent died of it when its tracker was killed between two turns of the loop."""
+
+    async def closed() -> float:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        async with server:
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            sock = writer.get_extra_info("socket")
+            writer.transport.abort()
+            while sock.fileno() >= 0:
+                await asyncio.sleep(0.01)
+            return tcp_info.quiet_s(sock)
+
+    assert asyncio.run(closed()) == math.inf
+    assert uvloop.run(closed()) == math.inf
