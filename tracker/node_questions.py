@@ -128,7 +128,7 @@ class NodeQuestions:
         found = msgspec.json.decode(located)
         rows = {parse_node(row["node"]): row for row in found["nodes"]}
         members = self._tracking.registry.nodes
-        asked = [n for n in rows if n in members and members[n].connected and members[n].tells]
+        asked = [n for n in rows if n in members and members[n].connected and members[n].said.tells]
         chosen = asked[:MAX_HOLDERS]
         answers = await asyncio.gather(
             *(self._ask_node(node, "model", 1, found["digest"]) for node in chosen)
@@ -144,7 +144,7 @@ class NodeQuestions:
         members = self._tracking.registry.nodes
         holders = [] if swarm is None else [
             node for node, record in swarm.roster.members.items()
-            if record.delivers and members[node].connected and members[node].tells
+            if record.delivers and members[node].connected and members[node].said.tells
         ]  # fmt: skip
         for node in holders[:MANIFEST_TRIES]:
             data = bytearray()
@@ -167,10 +167,12 @@ class NodeQuestions:
 
     async def _ask_nodes(self, what: str, limit: int) -> dict[str, object]:
         members = self._tracking.registry.nodes
-        able = [n for n, record in sorted(members.items()) if record.connected and record.tells]
-        older = sum(record.connected and not record.tells for record in members.values())
+        able = [
+            n for n, record in sorted(members.items()) if record.connected and record.said.tells
+        ]
+        older = sum(record.connected and not record.said.tells for record in members.values())
         chosen = able[:MAX_NODES]
-        names = {node: members[node].name for node in chosen}
+        names = {node: members[node].said.name for node in chosen}
         answers = await asyncio.gather(*(self._ask_node(node, what, limit) for node in chosen))
         said = dict(zip(chosen, answers, strict=True))
         rows, odd = await pools.WORK.run(_gathered, said, names, KINDS[what], limit)

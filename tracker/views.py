@@ -56,9 +56,9 @@ class Views:
         gone = []
         for node, one in self._tracking.registry.departed_since(now - REMEMBERED_S).items():
             gone.append({
-                "node": format_node(node), "name": one.name, "address": one.member.address,
-                "rack": one.member.rack, "site": one.member.site, "version": one.version,
-                "lost": one.lost, "gone_s": round(max(0.0, now - one.at), 3),
+                "node": format_node(node), "name": one.said.name, "address": one.member.address,
+                "rack": one.member.rack, "site": one.member.site, "version": one.said.version,
+                "lost": one.lost, "gone_s": round(max(0.0, now - one.gone_at), 3),
             })  # fmt: skip
             await breaks.after_row()
         return {"nodes": rows, "gone": gone[::-1]}
@@ -174,7 +174,7 @@ class Views:
         record = self._tracking.registry.nodes[node]
         share = swarm.share_of(swarm.roster.members[node])
         return share, {
-            "node": format_node(node), "name": record.name, "address": record.member.address,
+            "node": format_node(node), "name": record.said.name, "address": record.member.address,
             "rack": record.member.rack, "site": record.member.site, "connected": record.connected,
             "complete": share == 1.0, "share": round(share, 4),
         }  # fmt: skip
@@ -208,10 +208,10 @@ class Breaks:
 
 def _node_row(node: NodeId, n: Node, now: float, *, unreached: bool) -> dict[str, object]:
     return {
-        "node": format_node(node), "name": n.name, "address": n.member.address, "rack": n.member.rack,
-        "site": n.member.site, "version": n.version, "models": len(n.digests),
-        "cached_bytes": n.cached_bytes, "free_bytes": n.free_bytes,
-        "limit_bytes": n.quota_bytes or n.cached_bytes + n.free_bytes, "load": n.load,
+        "node": format_node(node), "name": n.said.name, "address": n.member.address, "rack": n.member.rack,
+        "site": n.member.site, "version": n.said.version, "models": len(n.digests),
+        "cached_bytes": n.beat.cached_bytes, "free_bytes": n.beat.free_bytes,
+        "limit_bytes": n.beat.quota_bytes or n.beat.cached_bytes + n.beat.free_bytes, "load": n.beat.load,
         "connected": n.connected, "last_seen_s": round(max(0.0, now - n.last_seen), 3),
         "unreached": unreached,
     }  # fmt: skip

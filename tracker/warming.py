@@ -139,6 +139,6 @@ def _answer(node: NodeId, record: Node, said: m.Warmed) -> dict[str, object]:
 
 def _named(node: NodeId, record: Node) -> dict[str, object]:
     return {
-        "node": format_node(node), "name": record.name, "address": record.member.address,
+        "node": format_node(node), "name": record.said.name, "address": record.member.address,
         "rack": record.member.rack, "site": record.member.site,
     }  # fmt: skip

@@ -101,7 +101,7 @@ class LastHour:
     def _name(self, node: NodeId) -> str:
         registry = self._tracking.registry
         record = registry.nodes.get(node) or registry.departed.get(node)
-        return record.name if record is not None else ""
+        return record.said.name if record is not None else ""
 
 
 def _list(rows: Sequence[bytes]) -> bytes:

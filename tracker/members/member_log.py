@@ -80,7 +80,7 @@ class MemberLog:
         record = self._tracking.registry.nodes.get(node)
         if record is not None:
             self._tell(
-                node, "node %s joined", self._named(node, record.name, record.member.address)
+                node, "node %s joined", self._named(node, record.said.name, record.member.address)
             )
 
     def _on_departed(self, node: NodeId) -> None:
@@ -88,7 +88,7 @@ class MemberLog:
         gone = self._tracking.registry.departed.get(node)
         if gone is not None:
             text = "node %s is lost: no sign of life" if gone.lost else "node %s left"
-            self._tell(node, text, self._named(node, gone.name, gone.member.address))
+            self._tell(node, text, self._named(node, gone.said.name, gone.member.address))
 
     def _tell(self, node: NodeId, text: str, named: str) -> None:
         """Log at info; what isn't logged in a storm of members is counted with the next line."""

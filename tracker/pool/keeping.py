@@ -310,7 +310,7 @@ class Keeping:
             return
         for node in sorted(self._dirty - self._new.keys()):
             record = self._tracking.registry.nodes.get(node)
-            if record is None or not record.connected or not record.keeps:
+            if record is None or not record.connected or not record.said.keeps:
                 continue
             self._generation += 1
             for part in split(self._generation, self.keeper.orders(node)):
@@ -335,10 +335,10 @@ class Keeping:
     def _pool_nodes(self) -> dict[NodeId, PoolNode]:
         return {
             node: PoolNode(
-                Traits(n.name or format_node(node), n.member.site, n.member.rack, n.role or "cache", n.labels),
-                n.room_bytes, n.link_bytes_s, node in self.wishes.drains,
+                Traits(n.said.name or format_node(node), n.member.site, n.member.rack, n.said.role or "cache", n.said.labels),
+                n.room_bytes, n.said.link_bytes_s, node in self.wishes.drains,
             )
-            for node, n in self._tracking.registry.nodes.items() if n.connected and n.keeps
+            for node, n in self._tracking.registry.nodes.items() if n.connected and n.said.keeps
         }  # fmt: skip
 
     def _haves(self, key: Key) -> dict[NodeId, RunSet]:
@@ -347,7 +347,7 @@ class Keeping:
         nodes = self._tracking.registry.nodes
         return {} if swarm is None else {
             node: record.delivers for node, record in swarm.roster.members.items()
-            if nodes[node].connected and nodes[node].keeps
+            if nodes[node].connected and nodes[node].said.keeps
         }  # fmt: skip
 
     def _need_writer(self) -> None:
@@ -378,12 +378,12 @@ class Keeping:
     def _name(self, node: NodeId) -> str:
         record = self._tracking.registry.nodes.get(node)
         if record is not None:
-            return record.name
+            return record.said.name
         return self.wishes.drains[node].name if node in self.wishes.drains else ""
 
     def _node_named(self, text: str) -> NodeId:
         nodes = self._tracking.registry.nodes
-        named = {node for node, record in nodes.items() if record.name == text}
+        named = {node for node, record in nodes.items() if record.said.name == text}
         named |= {node for node, record in self.wishes.drains.items() if record.name == text}
         if not named:
             try:

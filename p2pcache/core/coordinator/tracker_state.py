@@ -169,7 +169,7 @@ class TrackerState:
         if self.waiting.lists:
             return -inf
         swarms_at = self._due[0][0] if self._due else None
-        times = [self.registry.next_wakeup(), self.dials.next_wakeup(), swarms_at]
+        times = [self.registry.look_at, self.dials.next_wakeup(), swarms_at]
         return min((t for t in times if t is not None), default=None)
 
     # -- for people and records --------------------------------------------------------------------

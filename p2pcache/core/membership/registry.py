@@ -1,7 +1,10 @@
 """Which nodes are members of the cluster: addresses, places, signs of life, and ids that two processes have."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from math import inf
+
+import msgspec
 
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
 from p2pcache.core.membership.usage_ledger import PullEnd
@@ -12,28 +15,24 @@ from p2pcache.ids import NodeId
 
 @dataclass(slots=True)
 class Node:
-    """One member as the tracker knows it. Times are the tracker's monotonic seconds."""
+    """One node as the tracker knows it. Times are the tracker's monotonic seconds."""
 
     member: Member
-    version: str
-    since: float
+    said: Announce  # without its swarms
     last_seen: float
-    name: str = ""
+    expires: float = inf  # when its membership ends if nothing is heard of it
+    beat: Heartbeat = Heartbeat()  # the last one, without what it says of swarms and pulls
     connected: bool = True
-    load: int = 0
-    free_bytes: int = 0
-    cached_bytes: int = 0
-    quota_bytes: int = 0  # of its cache; 0: none
-    warms: bool = False  # it can be told to fetch a model
-    tells: bool = False  # it can be asked what runs and what ended there
-    keeps: bool = False  # it can be ordered to keep parts of models
-    role: str = ""
-    labels: tuple[str, ...] = ()
-    room_bytes: int = 0  # that it can give to those parts
-    link_bytes_s: int = 0  # 0: not known
+    gone_at: float = inf
+    lost: bool = False  # it went without a goodbye
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
+
+    @property
+    def room_bytes(self) -> int:
+        """What it can give to parts that it is ordered to keep."""
+        return self.beat.room_bytes or self.said.room_bytes
 
     def charge(self, digest: str, cost: int, more: int, most: int) -> list[str]:
         """The node told of a swarm; returns those that the tracker must forget for it, the oldest first.
@@ -60,50 +59,31 @@ class Node:
         self.cost_bytes -= self.digests.pop(digest)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftNode:
-    """A node that was a member. `at`: the tracker's monotonic seconds."""
-
-    member: Member
-    name: str
-    version: str
-    at: float
-    lost: bool  # it said no goodbye
-
-
 class Registry:
     """Members by id. A member ends by leaving, by silence, or when a broken connection isn't renewed.
 
-    Invariants: `_heard` holds all and only the connected members, the longest silent first;
-    `_broken` all and only the others, the longest gone first; `departed` holds nodes that aren't members, the longest
-    gone first.
+    Invariants: no member expires before `look_at`; `departed` holds nodes that aren't members, the longest gone first.
     """
 
     def __init__(self, settings: MemberSettings) -> None:
         """No member yet."""
         self.nodes: dict[NodeId, Node] = {}
-        self.departed: OrderedDict[NodeId, LeftNode] = OrderedDict()  # within `REMEMBERED_S`
+        self.departed: OrderedDict[NodeId, Node] = OrderedDict()  # within `REMEMBERED_S`
         self.joined = self.left = self.lost = 0  # members, since the start
+        self.look_at = inf  # when `expired` has something to do
         self._settings = settings
-        self._heard: OrderedDict[NodeId, float] = OrderedDict()
-        self._broken: OrderedDict[NodeId, float] = OrderedDict()
 
     def on_announced(self, node: NodeId, said: Announce, now: float) -> Node:
         """A connection stands: of a new member, or of one that came back and says anew what it is."""
         member = Member(node, said.address, said.rack, said.site)
+        said = msgspec.structs.replace(said, swarms=())
         record = self.nodes.get(node)
         if record is None:
-            record = self.nodes[node] = Node(member, said.version, now, now)
+            record = self.nodes[node] = Node(member, said, now)
             self.departed.pop(node, None)
             self.joined += 1
-        record.member, record.version, record.name = member, said.version, said.name
-        record.last_seen, record.connected, record.warms = now, True, said.warms
-        record.tells, record.keeps = said.tells, said.keeps
-        record.role, record.labels = said.role, said.labels
-        record.room_bytes, record.link_bytes_s = said.room_bytes, said.link_bytes_s
-        self._broken.pop(node, None)
-        self._heard[node] = now
-        self._heard.move_to_end(node)
+        record.member, record.said, record.connected = member, said, True
+        self.on_sign_of_life(node, now)
         return record
 
     def on_sign_of_life(self, node: NodeId, now: float) -> Node | None:
@@ -111,40 +91,27 @@ class Registry:
         record = self.nodes.get(node)
         if record is None or not record.connected:
             return None
-        record.last_seen = self._heard[node] = now
-        self._heard.move_to_end(node)
+        record.last_seen = now
+        self._set_end(record, now + self._settings.expiry_s)
         return record
 
     def on_heartbeat(self, node: NodeId, said: Heartbeat) -> None:
         """Take over what a heartbeat says about the node itself."""
-        record = self.nodes[node]
-        record.load = said.load
-        record.free_bytes = said.free_bytes
-        record.cached_bytes = said.cached_bytes
-        record.quota_bytes = said.quota_bytes
-        record.room_bytes = said.room_bytes or record.room_bytes
+        self.nodes[node].beat = msgspec.structs.replace(said, swarms=(), ended=())
 
     def on_disconnected(self, node: NodeId, now: float) -> None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""
         record = self.nodes.get(node)
         if record is not None and record.connected:
             record.connected = False
-            del self._heard[node]
-            self._broken[node] = now
+            self._set_end(record, now + self._settings.reconnect_grace_s)
 
     def forget(self, node: NodeId, now: float, *, lost: bool) -> Node | None:
-        """A member is gone for good; returns what was known of it.
-
-        Args:
-            node: its id.
-            now: seconds.
-            lost: it said no goodbye.
-        """
-        self._heard.pop(node, None)
-        self._broken.pop(node, None)
+        """A member is gone for good, without a goodbye if it is `lost`; returns what was known of it."""
         record = self.nodes.pop(node, None)
         if record is not None:
-            self.departed[node] = LeftNode(record.member, record.name, record.version, now, lost)
+            record.gone_at, record.lost = now, lost
+            self.departed[node] = record
             self.lost += lost
             self.left += not lost
             if len(self.departed) > MOST_DEPARTED:
@@ -158,44 +125,28 @@ class Registry:
             return None
         return PullEnd.LOST if gone.lost else PullEnd.LEFT
 
-    def departed_since(self, since: float) -> dict[NodeId, LeftNode]:
+    def departed_since(self, since: float) -> dict[NodeId, Node]:
         """Nodes that are gone since a time; those that went before are forgotten."""
-        while self.departed and next(iter(self.departed.values())).at < since:
+        while self.departed and next(iter(self.departed.values())).gone_at < since:
             self.departed.popitem(last=False)
         return dict(self.departed)
 
     def expired(self, now: float) -> list[NodeId]:
-        """Members whose time is over; the caller forgets them."""
-        gone = []
-        for silent, limit_s in self._limits():
-            for node, since in silent.items():
-                if since + limit_s > now:
-                    break
-                gone.append(node)
-        return gone
-
-    def next_wakeup(self) -> float | None:
-        """When the next member would expire."""
-        ends = [
-            next(iter(silent.values())) + limit_s for silent, limit_s in self._limits() if silent
-        ]
-        return min(ends, default=None)
+        """Members whose time is over, the first one in front; the caller forgets them. O(members), but seldom."""
+        if now < self.look_at:
+            return []
+        ends = sorted((record.expires, node) for node, record in self.nodes.items())
+        self.look_at = next((end for end, _ in ends if end > now), inf)
+        return [node for end, node in ends if end <= now]
 
     def check(self) -> None:
         """Assert the invariants."""
-        connected = {node for node, record in self.nodes.items() if record.connected}
-        assert set(self._heard) == connected
-        assert set(self._broken) == set(self.nodes) - connected
+        assert all(record.expires >= self.look_at for record in self.nodes.values())
         assert not self.departed.keys() & self.nodes.keys()
-        for silent, _ in self._limits():
-            times = list(silent.values())
-            assert times == sorted(times)
 
-    def _limits(self) -> tuple[tuple["OrderedDict[NodeId, float]", float], ...]:
-        return (
-            (self._heard, self._settings.expiry_s),
-            (self._broken, self._settings.reconnect_grace_s),
-        )
+    def _set_end(self, record: Node, end: float) -> None:
+        record.expires = end
+        self.look_at = min(self.look_at, end)
 
 
 class ClonedIds:
@@ -207,34 +158,22 @@ class ClonedIds:
     lives: then there are two, and the one that came back is refused.
 
     Each process draws a random number at its start. 0 stands for a release that draws none: it is always let in.
-
-    Invariant: `_replaced` has no node that `_here` lacks.
     """
 
     def __init__(self) -> None:
         """No member yet."""
-        self._here: dict[NodeId, int] = {}  # the process that is a member
-        self._replaced: dict[NodeId, dict[int, None]] = {}  # its earlier ones, oldest first
+        self._processes: dict[NodeId, deque[int]] = {}  # that had each id; the last one is a member
 
     def admit(self, node: NodeId, instance: int) -> bool:
-        """Whether a process may be a member; False: another one took its place and is still there.
-
-        Args:
-            node: its id.
-            instance: the number that it drew.
-        """
-        here, replaced = self._here.get(node, 0), self._replaced.get(node, {})
-        if instance and instance in replaced:
-            return False
-        if here and instance and here != instance:
-            replaced = self._replaced.setdefault(node, {})
-            replaced[here] = None
-            if len(replaced) > MOST_REPLACED:
-                del replaced[next(iter(replaced))]
-        self._here[node] = instance
+        """Whether the process that drew this number may be a member; False: another one took its place and is there."""
+        if not instance:
+            return True
+        processes = self._processes.setdefault(node, deque(maxlen=MOST_REPLACED + 1))
+        if instance in processes:
+            return instance == processes[-1]
+        processes.append(instance)
         return True
 
     def on_left(self, node: NodeId) -> None:
         """The member with this id is gone: the next process that comes may take its place."""
-        self._here.pop(node, None)
-        self._replaced.pop(node, None)
+        self._processes.pop(node, None)

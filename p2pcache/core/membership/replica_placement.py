@@ -32,7 +32,7 @@ class ReplicaPlacement(NamedTuple):
         """
         holders = {n: nodes[n] for n in sorted(complete | pulling)}
         rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
-        others = {n: r for n, r in rest.items() if r.warms}
+        others = {n: r for n, r in rest.items() if r.said.warms}
         return cls(complete, holders, others, len(rest) - len(others))
 
 
@@ -62,8 +62,10 @@ def choose(
         _count(record, sites, copies)
     racks: dict[Place, list[tuple[bool, int, float, int]]] = {}  # the best node last
     for node, record in sorted(candidates.items()):
-        small = record.free_bytes < size_bytes
-        racks.setdefault(_place(record), []).append((small, -record.free_bytes, rng.random(), node))
+        small = record.beat.free_bytes < size_bytes
+        racks.setdefault(_place(record), []).append(
+            (small, -record.beat.free_bytes, rng.random(), node)
+        )
 
     def rank(place: Place) -> tuple[bool, int, int, int, float]:
         small, used, dice, _ = racks[place][-1]

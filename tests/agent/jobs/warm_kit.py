@@ -60,5 +60,5 @@ async def cluster(tmp: Path, *racks: str, **settings: Any) -> AsyncIterator[list
             for n, rack in enumerate(racks)
         ]  # fmt: skip
         await until(lambda: all(app.link and app.link.connected for app in apps))
-        await until(lambda: all(r.free_bytes for r in one.tracking.registry.nodes.values()))
+        await until(lambda: all(r.beat.free_bytes for r in one.tracking.registry.nodes.values()))
         yield apps

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.membership.outputs import Output, Send
 from p2pcache.core.membership.registry import Node
-from p2pcache.core.protocol.messages import EVERYBODY, Member, Swarm
+from p2pcache.core.protocol.messages import EVERYBODY, Announce, Member, Swarm
 from p2pcache.ids import NodeId
 
 MOST = 4
@@ -22,7 +22,7 @@ class Cluster:
         self.messages = 0
 
     def announce(self, node: NodeId, port: int) -> None:
-        self.nodes[node] = Node(Member(node, f"10.0.0.{node}:{port}"), "1", 0.0, 0.0)
+        self.nodes[node] = Node(Member(node, f"10.0.0.{node}:{port}"), Announce("", "1"), 0.0)
         self.has[node] = {}  # it may have started again
         out: list[Output] = []
         self.list.tell_all(node, self.nodes, out)

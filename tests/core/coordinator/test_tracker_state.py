@@ -139,12 +139,11 @@ def test_a_blip_forgets_nothing_about_the_node() -> None:
     world = World()
     world.announce(1)
     world.say(1, m.Heartbeat(load=3, free_bytes=10, cached_bytes=20))
-    since = world.tracking.registry.nodes[1].since
     world.wait(1.0)
     world.take(world.tracking.on_disconnected(1, world.now))
     world.announce(1, rack="r2")
     node = world.tracking.registry.nodes[1]
-    assert (node.load, node.free_bytes, node.since, node.member.rack) == (3, 10, since, "r2")
+    assert (node.beat.load, node.beat.free_bytes, node.member.rack) == (3, 10, "r2")
 
 
 def test_silence_ends_a_member() -> None:

@@ -19,7 +19,7 @@ nodes = st.builds(lambda place, free: (place, free), places, st.integers(0, 300)
 def node(number: int, place: tuple[str, str] = ("", ""), free: int = 1000) -> Node:
     site, rack = place
     member = m.Member(number, f"10.0.0.{number}:7401", rack, site)
-    return Node(member, "1", 0.0, 0.0, free_bytes=free)
+    return Node(member, m.Announce("", "1"), 0.0, beat=m.Heartbeat(free_bytes=free))
 
 
 def dice(seed: int = 1) -> random.Random:
@@ -76,7 +76,7 @@ def test_the_choice(
 def _rank(record: Node, copies: list[tuple[str, str]]) -> tuple[bool, int, int, int]:
     place = (record.member.site, record.member.rack)
     in_site = sum(site == place[0] for site, _ in copies)
-    return record.free_bytes < SIZE, in_site, copies.count(place), -record.free_bytes
+    return record.beat.free_bytes < SIZE, in_site, copies.count(place), -record.beat.free_bytes
 
 
 def test_the_tracker_knows_who_has_it_who_gets_it_and_who_can_be_told() -> None:
@@ -84,11 +84,10 @@ def test_the_tracker_knows_who_has_it_who_gets_it_and_who_can_be_told() -> None:
     full = (1 << 32) - 1
     for number in (1, 2, 3):
         world.join(number, have=full if number == 1 else 0)
-    for number in (4, 5):
-        world.announce(number)
+    world.say(4, m.Announce("10.0.0.4:7401", "1", warms=True))
+    world.announce(5)
     pulling = msgspec.structs.replace(state(), pulled=True)
     world.say(3, m.Heartbeat(swarms=(pulling,)))
-    world.tracking.registry.nodes[4].warms = True
     spread = world.tracking.replica_placement(X)
     assert spread.complete == {1}
     assert set(spread.holders) == {1, 3}
