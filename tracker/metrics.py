@@ -72,10 +72,10 @@ class TrackerMetrics(Collector):
             ("members_joined", "Nodes that became members.", registry.joined),
             ("members_left", "Members that said goodbye.", registry.left),
             ("members_lost", "Members that fell silent, or whose connection broke for good.", registry.lost),
-            ("leases_granted", "Runs that nodes were told to read from the origin.", totals.granted),
-            ("rescues", "Runs granted again though a live node had them.", totals.rescues),
-            ("polls", "Times that a swarm was asked what it has.", totals.polls),
-            ("blames", "Wrong bytes from a peer, as members told.", totals.blames),
+            ("leases_granted", "Runs that nodes were told to read from the origin.", totals["granted"]),
+            ("rescues", "Runs granted again though a live node had them.", totals["rescues"]),
+            ("polls", "Times that a swarm was asked what it has.", totals["polls"]),
+            ("blames", "Wrong bytes from a peer, as members told.", totals["blames"]),
             ("handshakes_refused", "Connections that failed to become members.",
              self._members.log.refused + (self._tls.refused if self._tls is not None else 0)),
         ):  # fmt: skip
@@ -83,7 +83,7 @@ class TrackerMetrics(Collector):
         kinds = self._members.messages.items()
         reads = self._catalog.reads.items()
         asks = self._questions.counts.items()
-        ends = totals.lease_ends.items()
+        ends = self._tracking.lease_ends().items()
         for name, text, labels, values in (
             ("lease_ends", "Leases that are over, by why.", ["reason"], [((k,), n) for k, n in ends]),
             ("messages", "Messages from members.", ["kind"], [((k,), n) for k, n in kinds]),
@@ -157,8 +157,7 @@ class TrackerMetrics(Collector):
         }
         for swarm in heapq.nlargest(MAX_SWARMS, self._tracking.swarms.values(), key=_interest):
             key, ledger = [swarm.ledger.label, swarm.digest], swarm.ledger
-            for source in ("peer", "origin", "local"):
-                count = ledger.peers if source == "peer" else getattr(ledger, source)
+            for source, count in zip(("peer", "origin", "local"), ledger.taken, strict=True):
                 bytes_taken.add_metric([*key, source], count)
             gauges["size_bytes"].add_metric(key, ledger.total_bytes)
             gauges["members"].add_metric(key, len(swarm.roster))

@@ -9,7 +9,6 @@ import p2pcache
 from p2pcache.core.coordinator.swarm_state import SwarmTracker
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.host.kubernetes_labels import VALUE_DIGITS, label_key
-from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.errors import NotFound
@@ -76,13 +75,13 @@ class Views:
         shares = []
         for digest in list(record.digests):
             if (held := self._member_of(digest, node)) is not None:
-                shares.append((held[0].share_of(held[1]), digest))
+                shares.append((held.share_of(node), digest))
             await breaks.after_row()
         shares.sort()
         rows = []
         for _, digest in shares[:MAX_MODELS]:
-            if (held := self._member_of(digest, node)) is not None:  # it may leave meanwhile
-                swarm, ledger = held[0], held[0].ledger
+            if (swarm := self._member_of(digest, node)) is not None:  # it may leave meanwhile
+                ledger = swarm.ledger
                 rows.append({
                     "digest": digest, "label": ledger.label, "bytes": ledger.total_bytes,
                     "stopped_at_run": swarm.book.stopped, **self._progress(swarm, node, now),
@@ -91,10 +90,9 @@ class Views:
         row = _node_row(node, record, now, unreached=node in self._tracking.unreached())
         return {**row, "held": rows, "left_out": max(0, len(shares) - MAX_MODELS)}
 
-    def _member_of(self, digest: str, node: NodeId) -> tuple[SwarmTracker, MemberRecord] | None:
+    def _member_of(self, digest: str, node: NodeId) -> SwarmTracker | None:
         swarm = self._tracking.swarms.get(digest)
-        record = swarm.roster.members.get(node) if swarm is not None else None
-        return None if swarm is None or record is None else (swarm, record)
+        return swarm if swarm is not None and node in swarm.roster else None
 
     async def swarms(self) -> dict[str, object]:
         """Every swarm, by digest."""
@@ -131,7 +129,7 @@ class Views:
 
     def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
         taken, record = swarm.ledger.of(node), swarm.roster.members[node]
-        share, pull = swarm.share_of(record), record.pull
+        share, pull = swarm.share_of(node), record.pull
         return {
             "share": round(share, 4), "complete": share == 1.0,
             "leases": len(swarm.book.runs_of(node)), "shunned": node in swarm.roster.banned,
@@ -172,7 +170,7 @@ class Views:
 
     def _holder(self, swarm: SwarmTracker, node: NodeId) -> tuple[float, dict[str, Any]]:
         record = self._tracking.registry.nodes[node]
-        share = swarm.share_of(swarm.roster.members[node])
+        share = swarm.share_of(node)
         return share, {
             "node": format_node(node), "name": record.said.name, "address": record.member.address,
             "rack": record.member.rack, "site": record.member.site, "connected": record.connected,
@@ -189,7 +187,7 @@ class Views:
             "warnings": self.warnings(),
             "origin": self._catalog.url, "members": len(self._tracking.registry.nodes),
             "connected": self.connected(), "swarms": len(self._tracking.swarms),
-            "leases_granted": totals.granted, "rescues": totals.rescues, "polls": totals.polls,
+            "leases_granted": totals["granted"], "rescues": totals["rescues"], "polls": totals["polls"],
         }  # fmt: skip
 
 
@@ -234,7 +232,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         await breaks.after_row()
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
-        "bytes_origin": ledger.origin, "bytes_peers": ledger.peers, "bytes_local": ledger.local,
+        "bytes_origin": ledger.taken.origin, "bytes_peers": ledger.taken.peers, "bytes_local": ledger.taken.local,
         "alpha": None if ledger.alpha is None else round(ledger.alpha, 4),
         "share": round(runs / max(1, book.run_count * len(roster)), 4) if book.run_count else 1.0,
         "members": len(roster), "complete": len(roster.complete),
@@ -243,5 +241,5 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
         "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": swarm.pulls,
         "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
-        "rate": round(rate), "moved_peers": ledger.moved_peers, "moved_origin": ledger.moved_origin,
+        "rate": round(rate), "moved_peers": ledger.moved.peers, "moved_origin": ledger.moved.origin,
     }  # fmt: skip

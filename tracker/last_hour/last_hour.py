@@ -44,7 +44,7 @@ class LastHour:
         """Note a point of the charts; call it every `EVERY_S`."""
         totals, swarms = self._tracking.totals(), self._tracking.swarms.values()
         self._traffic.note(
-            Totals(self._clock.now(), totals.moved_peers, totals.moved_origin),
+            Totals(self._clock.now(), totals["moved_peers"], totals["moved_origin"]),
             pulls=sum(swarm.pulls for swarm in swarms),
             nodes=len(self._tracking.registry.nodes),
         )
@@ -85,12 +85,12 @@ class LastHour:
         self._events.note(node, msgspec.json.encode(row), self._clock.now())
 
     def _note_pull(self, pull: PullEnded) -> None:
-        peers, origin, local = pull.taken
+        said, (peers, origin, local) = pull.said, pull.said.taken
         row = {
             "number": self._pulls.last + 1, "at": self._at(),
             "node": format_node(pull.node), "name": self._name(pull.node),
-            "digest": pull.digest, "label": pull.label, "end": pull.end, "code": pull.code,
-            "share": round(pull.share, 4), "seconds": round(pull.seconds, 1), "bytes": pull.total_bytes,
+            "digest": said.digest, "label": said.label, "end": pull.end, "code": said.code,
+            "share": round(pull.share, 4), "seconds": round(said.seconds, 1), "bytes": said.total_bytes,
             "bytes_peers": peers, "bytes_origin": origin, "bytes_local": local,
         }  # fmt: skip
         self._pulls.note(pull.node, msgspec.json.encode(row), self._clock.now())

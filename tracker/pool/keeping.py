@@ -8,7 +8,6 @@ from math import inf
 
 import msgspec
 
-from p2pcache.core.coordinator.settings import MAX_BYTES
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
@@ -21,7 +20,7 @@ from p2pcache.core.protocol.keep_orders import (
     KeptReport,
     split,
 )
-from p2pcache.core.protocol.messages import ToAgent, unfit_text
+from p2pcache.core.protocol.messages import MAX_FIGURE, ToAgent, unfit_text
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
 from p2pcache.io import pools
@@ -324,7 +323,7 @@ class Keeping:
             shown = len(kept.detail) <= MAX_DETAIL and not unfit_text(kept.detail)
             if is_digest(kept.manifest_digest) and fit and shown:
                 moved = self.keeper.on_report(node, kept, now) or moved
-                if 0 <= kept.fetched_bytes <= MAX_BYTES:
+                if 0 <= kept.fetched_bytes <= MAX_FIGURE:
                     self._repairs.on_kept(node, kept, self._meant_by(kept.manifest_digest), now)
         return moved
 
@@ -335,7 +334,8 @@ class Keeping:
     def _pool_nodes(self) -> dict[NodeId, PoolNode]:
         return {
             node: PoolNode(
-                Traits(n.said.name or format_node(node), n.member.site, n.member.rack, n.said.role or "cache", n.said.labels),
+                Traits(n.said.name or format_node(node), n.member.site, n.member.rack,
+                       n.said.role or "cache", n.said.labels),
                 n.room_bytes, n.said.link_bytes_s, node in self.wishes.drains,
             )
             for node, n in self._tracking.registry.nodes.items() if n.connected and n.said.keeps

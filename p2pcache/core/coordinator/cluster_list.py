@@ -5,7 +5,7 @@ reads what. In a large cluster each newcomer would cost a message to everybody, 
 pulls wait for the next tracker.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from p2pcache.core.coordinator.settings import MOST_LISTED
 from p2pcache.core.membership.outputs import Output, Send
@@ -20,37 +20,30 @@ class ClusterList:
     Invariant: each node of `_told` was sent all the others; the others were sent nothing, or an empty list.
     """
 
-    def __init__(self, most: int = MOST_LISTED) -> None:
-        """Nobody was told. `most`: nodes of a cluster that is small."""
+    def __init__(self, out: list[Output], most: int = MOST_LISTED) -> None:
+        """Nobody was told. Messages are appended to `out`; `most`: nodes of a cluster that is small."""
+        self._out = out
         self._most = most
         self._told: dict[NodeId, Member] = {}
 
-    def tell_all(self, node: NodeId, nodes: Mapping[NodeId, Node], out: list[Output]) -> None:
-        """A node announced itself: tell it of all others, and them of it.
-
-        Args:
-            node: its id.
-            nodes: all of the cluster, it among them.
-            out: outputs are appended.
-        """
+    def tell_all(self, node: NodeId, nodes: Mapping[NodeId, Node]) -> None:
+        """A node announced itself: tell it of all nodes, and them of it."""
         all_nodes = {one: record.member for one, record in nodes.items()}
         if len(all_nodes) > self._most:
-            void = Swarm(EVERYBODY, 0, full=True)
-            out += [Send(other, void) for other in self._told]
-            self._told.clear()
+            self._send(self._told, Swarm(EVERYBODY, 0, full=True))
+            self._told = {}
             return
-        fresh = all_nodes.keys() - self._told.keys() | {node}
-        full = Swarm(EVERYBODY, 0, full=True, joined=tuple(all_nodes.values()))
-        out += [Send(one, full) for one in sorted(fresh)]
+        fresh = sorted(all_nodes.keys() - self._told.keys() | {node})
+        self._send(fresh, Swarm(EVERYBODY, 0, full=True, joined=tuple(all_nodes.values())))
         if all_nodes != self._told:
-            news = Swarm(
-                EVERYBODY, 0, full=False, joined=tuple(all_nodes[n] for n in sorted(fresh))
-            )
-            out += [Send(one, news) for one in sorted(all_nodes.keys() - fresh)]
+            news = Swarm(EVERYBODY, 0, full=False, joined=tuple(all_nodes[n] for n in fresh))
+            self._send(sorted(all_nodes.keys() - fresh), news)
         self._told = all_nodes
 
-    def on_left(self, node: NodeId, out: list[Output]) -> None:
+    def on_left(self, node: NodeId) -> None:
         """A node is no member any more."""
         if self._told.pop(node, None) is not None:
-            gone = Swarm(EVERYBODY, 0, full=False, left=(node,))
-            out += [Send(other, gone) for other in self._told]
+            self._send(self._told, Swarm(EVERYBODY, 0, full=False, left=(node,)))
+
+    def _send(self, nodes: Iterable[NodeId], message: Swarm) -> None:
+        self._out += [Send(node, message) for node in nodes]

@@ -6,14 +6,16 @@ granted the run next. If two bearers read the same run wrong, no more leases of 
 right, the storage of the others is odd: they get no lease until their pull is over.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send, StorageNotice
-from p2pcache.core.membership.reachability import Bearer
+from p2pcache.core.membership.reachability import Bearer, are_all
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.protocol import messages as m
@@ -21,12 +23,12 @@ from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
-class WitnessReport(IntEnum):
+class WitnessReport(StrEnum):
     """What the tracker found when it read a run itself."""
 
-    NONE = 0  # it couldn't: it has no origin, or this doesn't answer
-    RIGHT = 1
-    WRONG = 2
+    NONE = "can't read run {} itself"  # it has no origin, or this doesn't answer
+    RIGHT = "reads run {} right"
+    WRONG = "reads run {} wrong, too"
 
 
 class OddReason(IntEnum):
@@ -36,14 +38,9 @@ class OddReason(IntEnum):
     NOBODY_ELSE_READS = 2
 
 
-_FOUND = {
-    WitnessReport.NONE: "the tracker can't read run {run} itself",
-    WitnessReport.RIGHT: "the tracker reads run {run} right",
-    WitnessReport.WRONG: "the tracker reads run {run} wrong, too",
-}
 _ODD = {
-    OddReason.OTHERS_READ_IT: "others read run {run} right",
-    OddReason.NOBODY_ELSE_READS: "no other node reads it that could be asked about run {run}",
+    OddReason.OTHERS_READ_IT: "others read run {} right",
+    OddReason.NOBODY_ELSE_READS: "no other node reads it that could be asked about run {}",
 }
 
 
@@ -52,7 +49,7 @@ class DoubtedRun:
     """A run that a node read wrong."""
 
     since: float
-    accusers: dict[NodeId, int] = field(default_factory=dict)  # how often each read it wrong
+    accusers: Counter[NodeId] = field(default_factory=Counter)  # how often each read it wrong
     right: set[NodeId] = field(default_factory=set)  # bearers that read it right
     witness: WitnessReport | None = None  # None: the tracker is reading it
 
@@ -70,13 +67,14 @@ class OddStorage:
 class OriginDoubts:
     """The doubts of one swarm: which nodes read which runs wrong, and what follows."""
 
-    def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer) -> None:
+    def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer, out: list[Output]) -> None:
         """No run is doubted yet.
 
         Args:
             roster: the swarm's members.
             book: its leases.
             bearer: maps a node id to what it stands for as a witness.
+            out: outputs are appended to it.
         """
         self.odd: dict[NodeId, OddStorage] = {}  # these get no lease until their pull ends
         self.runs: dict[RunIndex, DoubtedRun] = {}
@@ -84,64 +82,59 @@ class OriginDoubts:
         self._roster = roster
         self._book = book
         self._bearer = bearer
+        self._out = out
         self._stopped_at = 0.0
 
-    def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
+    def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A member read these runs wrong; it is heard only about its own leases."""
         record = self._roster.members[node]
         for run in self._book.on_failed(node, runs, now):
             if not record.storage_doubted:
                 record.storage_doubted = True
-                text = f"it says that storage has run {run} of the model not at all, or wrong"
-                out.append(StorageNotice(node, self._digest, text))
+                self._tell(
+                    node, f"it says that storage has run {run} of the model not at all, or wrong"
+                )
             if node not in self.odd:
                 doubt = self.runs.get(run)
                 # What was found is found anew after a while: mounts are mended, and disks rot.
                 if doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S):
                     doubt = self.runs[run] = DoubtedRun(now)
-                    out.append(ReadRun(node, self._digest, run))
-                doubt.accusers[node] = doubt.accusers.get(node, 0) + 1
-            self._judge(run, now, out)
+                    self._out.append(ReadRun(node, self._digest, run))
+                doubt.accusers[node] += 1
+            self._judge(run, now)
 
-    def on_right_reads(self, node: NodeId, runs: RunSet, now: float, out: list[Output]) -> None:
+    def on_right_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A member has runs that it hadn't; told before the lease book hears of it."""
         for run in bitset.members(runs & bitset.of(self.runs) & self._book.leased):
             if self._book.leases[run].node == node:
-                self.runs[run].accusers.pop(node, None)  # its storage was mended meanwhile
+                del self.runs[run].accusers[node]  # its storage was mended meanwhile
                 self.runs[run].right.add(self._bearer(node))
-                self._judge(run, now, out)
+                self._judge(run, now)
 
     def on_witness_report(
-        self, node: NodeId, run: RunIndex, report: WitnessReport, now: float, out: list[Output]
+        self, node: NodeId, run: RunIndex, report: WitnessReport, now: float
     ) -> None:
         """The tracker has read a run itself, because of the word of this node."""
         if run in self.runs:
             self.runs[run].witness = report
         if node not in self.odd:
-            out.append(StorageNotice(node, self._digest, _FOUND[report].format(run=run)))
-        self._judge(run, now, out)
+            self._tell(node, f"the tracker {report.format(run)}")
+        self._judge(run, now)
 
-    def credit(self, node: NodeId, credit: int, wanted: RunSet) -> int:
-        """How many leases a node gets at once: none while its storage is odd and its pull goes on.
-
-        Args:
-            node: a member.
-            credit: the leases that it asks for.
-            wanted: the runs that it has use for.
-        """
+    def credit(self, record: MemberRecord, credit: int, wanted: RunSet) -> int:
+        """How many leases a node gets that asks for so many, of these runs: none while its storage is odd."""
         if credit <= 0:
-            self.on_pull_over(node)
-        odd = self.odd.get(node)
+            self.on_pull_over(record)
+        odd = self.odd.get(record.node)
         if odd is None:
             return credit
         odd.wanted = wanted
         return 0
 
-    def on_pull_over(self, node: NodeId) -> None:
+    def on_pull_over(self, record: MemberRecord) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
-        self.odd.pop(node, None)
-        if node in self._roster:
-            self._roster.members[node].storage_doubted = False
+        self.odd.pop(record.node, None)
+        record.storage_doubted = False
 
     def resume(self, now: float) -> bool:
         """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
@@ -151,15 +144,15 @@ class OriginDoubts:
             self.runs.clear()
         return self._book.stopped is None
 
-    def tell_hopeless(self, out: list[Output]) -> None:
+    def tell_hopeless(self) -> None:
         """Tell the nodes of odd storage once that no other node reads what they lack."""
         if len(self._book.readers):
             return
         for node, odd in self.odd.items():
             if not odd.told and odd.wanted & self._book.free:
                 odd.told = True
-                reason = _ODD[odd.reason].format(run=odd.run)
-                out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
+                reason = _ODD[odd.reason].format(odd.run)
+                self._out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
 
     def stop_message(self) -> m.Stop:
         """What all members are told of a model whose bytes are wrong."""
@@ -167,41 +160,39 @@ class OriginDoubts:
         reason = f"run {run} is gone there, or doesn't match the manifest"
         return m.Stop(self._digest, run, reason)
 
-    def _judge(self, run: RunIndex, now: float, out: list[Output]) -> None:
+    def _judge(self, run: RunIndex, now: float) -> None:
         """Decide what follows for a run that may be doubted."""
         doubt = self.runs.get(run)
         if doubt is None or self._book.stopped is not None:
             return
         bearers = {self._bearer(node) for node in doubt.accusers}
         if doubt.witness is WitnessReport.RIGHT or doubt.right - bearers:
-            self._call_odd(doubt, run, OddReason.OTHERS_READ_IT, out)
+            self._call_odd(doubt, run, OddReason.OTHERS_READ_IT)
             doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
         elif doubt.witness is not None:
             wrong = len(bearers) + (doubt.witness is WitnessReport.WRONG)
-            tried_twice = sum(doubt.accusers.values()) > 1
             if wrong >= WITNESSES:
-                self._stop(doubt, run, now, out)
-            elif tried_twice and all(self._bearer(one) in bearers for one in self._book.readers):
-                self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS, out)
+                self._stop(doubt, run, now)
+            elif doubt.accusers.total() > 1 and are_all(bearers, self._book.readers, self._bearer):
+                self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS)
 
-    def _stop(self, doubt: DoubtedRun, run: RunIndex, now: float, out: list[Output]) -> None:
+    def _stop(self, doubt: DoubtedRun, run: RunIndex, now: float) -> None:
         self._book.stopped, self._stopped_at = run, now
-        text = f"by its word, too, run {run} is wrong in storage: nobody gets leases"
-        accusers = list(doubt.accusers)
-        out += [StorageNotice(node, self._digest, text) for node in accusers]
-        out += [Notice(Event.STOPPED, node, self._digest) for node in accusers[:1]]
+        for node in doubt.accusers:
+            self._tell(node, f"by its word, too, run {run} is wrong in storage: nobody gets leases")
+        self._out += [Notice(Event.STOPPED, node, self._digest) for node in [*doubt.accusers][:1]]
         stop = self.stop_message()
-        out.extend(Send(other, stop) for other in self._roster.needy())
+        self._out += [Send(other, stop) for other in self._roster.needy()]
 
-    def _call_odd(
-        self, doubt: DoubtedRun, run: RunIndex, reason: OddReason, out: list[Output]
-    ) -> None:
+    def _call_odd(self, doubt: DoubtedRun, run: RunIndex, reason: OddReason) -> None:
         for node in [one for one in doubt.accusers if one not in self.odd]:
             record = self._book.readers.working.get(node)
-            if record is None:
-                self.on_pull_over(node)
-                continue
-            self.odd[node] = OddStorage(run, reason, record.wanted)
-            self._book.set_credit(node, 0)
-            text = f"it gets no leases for this pull: {_ODD[reason].format(run=run)}"
-            out.append(StorageNotice(node, self._digest, text))
+            if record is not None:
+                self.odd[node] = OddStorage(run, reason, record.wanted)
+                self._book.set_credit(node, 0)
+                self._tell(node, f"it gets no leases for this pull: {_ODD[reason].format(run)}")
+            elif node in self._roster:
+                self._roster.members[node].storage_doubted = False
+
+    def _tell(self, node: NodeId, text: str) -> None:
+        self._out.append(StorageNotice(node, self._digest, text))

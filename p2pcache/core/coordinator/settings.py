@@ -17,9 +17,6 @@ NAMED_BYTES = 100  # of an awaited node
 MAX_AWAITED = 2 * LARGEST_CLUSTER  # nodes of one swarm
 MAX_LISTED_LEASES = 256  # a node works on a handful
 MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
-MAX_LABEL = 290  # characters of the longest ref: 80/80:128
-MAX_BYTES = 1 << 62  # a figure beyond it is no honest one
-MAX_SECONDS = 1e8  # three years: the same
 
 # -- a tracker that stood still --
 HOLD_S = 0.5  # until it grants: agents that went on without it say first what they read

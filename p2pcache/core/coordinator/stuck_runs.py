@@ -29,33 +29,35 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class StuckRuns:
     """Stuck runs of one swarm; what it knows of a member is in the member's record."""
 
-    def __init__(self, roster: Roster, book: LeaseBook, reach: Reachability) -> None:
-        """The swarm's members, its leases, and who gets at whom."""
+    def __init__(
+        self, roster: Roster, book: LeaseBook, reach: Reachability, out: list[Output]
+    ) -> None:
+        """The swarm's members, its leases, and who gets at whom; outputs are appended to `out`."""
         self._roster = roster
         self._book = book
         self._reach = reach
+        self._out = out
 
-    def on_stuck(self, node: NodeId, said: m.Stuck, now: float, out: list[Output]) -> None:
+    def on_stuck(self, node: NodeId, said: m.Stuck, now: float) -> None:
         """None of a node's neighbours has these runs: introduce holders, or have the runs read again."""
         members, count = self._roster.members, self._roster.run_count
         record = members.get(node)
         if record is None:
             return
         lacks = bitset.from_bytes(said.lacks, count) if said.lacks else 0
-        for holder in said.gives[:MAX_NAMED]:
-            if holder in members and record.node in members[holder].complained_by:
-                self._reach.acquit(members[holder])
         wanted = m.run_bits(said.runs[: m.MAX_STUCK], count)
+        for holder in said.gives[:MAX_NAMED]:
+            if holder in members and node in members[holder].complained_by:
+                self._reach.acquit(members[holder])
         in_vain = 0
         if now >= record.introduced_at + IN_VAIN_S:
             in_vain = wanted & record.introduced
             record.introduced, record.introduced_at = 0, now
         vain = {one for one in said.vain[:MAX_NAMED] if one in members}
         for run in bitset.members(in_vain):
-            holders = self._roster.holders(run, without=record.node, limit=SCARCE + 1)
+            holders = self._roster.holders(run, without=node, limit=SCARCE + 1)
             vain.update(holders if len(holders) <= SCARCE else ())
-        complaints = [self._complain(members[one], record, now, out) for one in sorted(vain)]
-        if any(complaints):
+        if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
             lacks |= wanted
@@ -66,23 +68,23 @@ class StuckRuns:
         holders_of: dict[NodeId, None] = {}
         for run in bitset.members(wanted & ~self._book.free):
             if run in self._book.leases:
-                self._hurry(record, run, now, out)
+                self._hurry(record, run, now)
             else:
                 holders_of |= dict.fromkeys(self._introduce(record, run, now))
         if holders_of:
-            out.append(Send(record.node, self._roster.introduction(holders_of)))
+            self._out.append(Send(node, self._roster.introduction(holders_of)))
 
-    def _complain(
-        self, holder: MemberRecord, record: MemberRecord, now: float, out: list[Output]
-    ) -> bool:
-        """A member asked a holder in vain; returns whether it is believed."""
-        if holder is record or holder.void:
-            return False
-        readers = self._book.readers
-        if not self._reach.on_complaint(holder, record.node, readers, now):
-            return False
-        out.append(Notice(Event.UNREACHED, holder.node, self._roster.digest))
-        return True
+    def _complain(self, record: MemberRecord, vain: set[NodeId], now: float) -> bool:
+        """A member asked these holders in vain; returns whether it is believed of any."""
+        believed = False
+        for one in sorted(vain - {record.node}):
+            holder = self._roster.members[one]
+            if not holder.void and self._reach.on_complaint(
+                holder, record.node, self._book.readers, now
+            ):
+                self._out.append(Notice(Event.UNREACHED, one, self._roster.digest))
+                believed = True
+        return believed
 
     def _read_again(
         self, record: MemberRecord, in_vain: RunSet, lacks: RunSet, now: float
@@ -101,13 +103,13 @@ class StuckRuns:
             self._book.regrant(again, now)
         return again
 
-    def _hurry(self, record: MemberRecord, run: RunIndex, now: float, out: list[Output]) -> None:
+    def _hurry(self, record: MemberRecord, run: RunIndex, now: float) -> None:
         """A member waits for a run that is being read: not by a node that is far too slow."""
         if self._book.leases[run].node == record.node or self._book.can_wait(record, run, now):
             return
         slow = self._book.take_over(run, now)
         if slow is not None:
-            out.append(Send(slow, m.Revoke(self._roster.digest, (run,))))
+            self._out.append(Send(slow, m.Revoke(self._roster.digest, (run,))))
 
     def _introduce(self, record: MemberRecord, run: RunIndex, now: float) -> list[NodeId]:
         """Holders of a run to introduce to a member; without any the run is read again."""

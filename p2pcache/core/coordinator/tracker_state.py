@@ -4,13 +4,12 @@ The daemon feeds it messages from WebSockets, the simulator from virtual ones. I
 it all from the members' announcements. It doesn't answer questions (`Ask`): they need the origin.
 """
 
-import dataclasses
 import heapq
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from p2pcache.core.coordinator.cluster_list import ClusterList
-from p2pcache.core.coordinator.ended_pulls import ended_pulls
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.settings import (
     HOLD_S,
@@ -21,8 +20,7 @@ from p2pcache.core.coordinator.settings import (
     SWARM_BYTES,
     SWARMS_AT_ONCE,
 )
-from p2pcache.core.coordinator.swarm_state import SwarmTracker, check_state
-from p2pcache.core.coordinator.totals import Totals
+from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
 from p2pcache.core.coordinator.waiting_states import WaitingStates
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import (
@@ -30,16 +28,18 @@ from p2pcache.core.membership.outputs import (
     Event,
     Notice,
     Output,
+    PullEnded,
     ReadRun,
     Send,
 )
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
+from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.silence import doubt_s
 from p2pcache.core.settings import LeaseSettings, MemberSettings
-from p2pcache.errors import RemoteProtocolError
-from p2pcache.ids import NodeId, RunIndex
+from p2pcache.errors import Cancelled, RemoteProtocolError
+from p2pcache.ids import NodeId
 
 
 class TrackerState:
@@ -60,28 +60,26 @@ class TrackerState:
     ) -> None:
         """A tracker that knows nothing but its notes.
 
-        Args:
-            epoch: random 63 bits, new at each start, or our tenure's generation; also the seed of all dice.
-            members: knobs of membership.
-            leases: knobs of the lease book.
-            origin: URL told to agents that have none configured.
-            remembered: members of each swarm before a restart (node ids by manifest digest).
+        `epoch`: random 63 bits, new at each start, or our tenure's generation; also the seed of all dice. `origin`: URL
+        told to agents that have none configured. `remembered`: members of each swarm before a restart.
         """
         self.epoch = epoch
         self.may_grant: Callable[[], bool] | None = None  # our tenure's word; None: there is none
-        self._listens_until = -inf  # it grants nothing before
         self.registry = Registry(members)
         self.dials = DialBacks()
-        self._cluster = ClusterList()
         self.swarms: dict[str, SwarmTracker] = {}
-        self._members = members
-        self._leases = leases
+        self.waiting = WaitingStates()  # told, and not taken in yet
+        self._out: list[Output] = []  # since the last call ended
+        self._context = TrackerContext(
+            epoch, members, leases, self.registry.nodes, self.dials, self._out
+        )
+        self._cluster = ClusterList(self._out)
+        self._listens_until = -inf  # it grants nothing before
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
         self._settled_at = -inf  # when swarms were last settled
-        self.waiting = WaitingStates()  # told, and not taken in yet
-        self._past = Totals()
+        self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
     # -- what happens ----------------------------------------------------------------------------------
 
@@ -91,46 +89,42 @@ class TrackerState:
         Raises:
             RemoteProtocolError: the message breaks a rule. Drop the sender's connection.
         """
-        out: list[Output] = []
         if isinstance(message, m.Announce):
-            self._announce(node, message, now, out)
-            self._dial(now, out)
-            return out
+            self._announce(node, message, now)
+            return self._outputs()
         record = self.registry.on_sign_of_life(node, now)
         if record is None:
             return [Close(node, "announce yourself first")]
         match message:
             case m.Heartbeat():
                 self.registry.on_heartbeat(node, message)
-                self._hear(record, message.swarms, now, out, announced=False)
-                if message.ended:
-                    out += ended_pulls(node, message.ended, self.swarms)
+                self._hear(record, message.swarms, now, announced=False)
+                for ended in message.ended[: m.MAX_ENDED]:
+                    self._on_pull_ended(node, ended)
             case m.Enter(said):
-                waited = self.waiting.pick(node, said.digest)
-                swarm = self._join(record, said, now, out)
-                take_in = swarm.on_announced if waited and waited.announced else swarm.on_entered
-                take_in(record.member, said, now, out)
-                self._settle(swarm, now, out)
+                self._take_in_waiting(record, now, said.digest)
+                self._take_in(record, said, now, entered=True)
             case m.Exit(digest):
                 self.waiting.pick(node, digest)
-                self._leave(node, record, digest, now, out)
-                self._settle_due(now, out)
+                self._leave(record, digest, now)
+                self._settle_due(now)
             case m.Leaving():
-                self._forget(node, now, out, lost=False)
+                self._forget(node, now, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
-                self._on_swarm(node, message, now, out)
-        return out
+                self._take_in_waiting(record, now, message.digest)
+                self._on_swarm(node, message, now)
+        return self._outputs()
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
-        out: list[Output] = []
         self.registry.on_disconnected(node, now)
+        self.waiting.forget(node)
         record = self.registry.nodes.get(node)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
             self._settle_soon(self.swarms[digest], now)
-        self._settle_due(now, out)
-        return out
+        self._settle_due(now)
+        return self._outputs()
 
     def on_stood_still(self, now: float) -> None:
         """This process did nothing for a while: it grants nothing yet, for what waits in its sockets is old."""
@@ -138,48 +132,45 @@ class TrackerState:
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `Dial` has ended."""
-        out: list[Output] = []
         self.dials.on_ended(dial, reached=reached, now=now)
-        self._dial(now, out)
-        return out
+        self._dial(now)
+        return self._outputs()
 
     def on_witness_report(self, asked: ReadRun, report: WitnessReport, now: float) -> list[Output]:
         """A `ReadRun` has ended."""
-        out: list[Output] = []
         swarm = self.swarms.get(asked.digest)
         if swarm is not None:
-            swarm.doubts.on_witness_report(asked.node, asked.run, report, now, out)
-            self._settle(swarm, now, out)
-        return out
+            swarm.doubts.on_witness_report(asked.node, asked.run, report, now)
+            self._settle(swarm, now)
+        return self._outputs()
 
     def tick(self, now: float) -> list[Output]:
         """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is now."""
-        out: list[Output] = []
         for node in self.registry.expired(now):
-            self._forget(node, now, out, lost=True)
-            out.append(Close(node, "no sign of life for too long"))
-        self._hear_waiting(now, out)
-        self._settle_due(now, out)
+            self._forget(node, now, lost=True)
+            self._out.append(Close(node, "no sign of life for too long"))
+        self._hear_waiting(now)
+        self._settle_due(now)
         self.dials.doubt_late(now)
-        self._dial(now, out)
-        return out
+        self._dial(now)
+        return self._outputs()
 
-    def next_wakeup(self) -> float | None:
-        """When `tick` wants to be called next (may be in the past: then at once)."""
+    def next_wakeup(self) -> float:
+        """When `tick` wants to be called next (may be in the past: then at once); inf: never, as it stands."""
         if self.waiting.lists:
             return -inf
-        swarms_at = self._due[0][0] if self._due else None
-        times = [self.registry.look_at, self.dials.next_wakeup(), swarms_at]
-        return min((t for t in times if t is not None), default=None)
+        swarms_at = self._due[0][0] if self._due else inf
+        return min(self.registry.look_at, self.dials.next_wakeup(), swarms_at)
 
     # -- for people and records --------------------------------------------------------------------
 
-    def totals(self) -> Totals:
+    def totals(self) -> Counter[str]:
         """Counts over all swarms, past ones included: they never shrink."""
-        total = dataclasses.replace(self._past, lease_ends=self._past.lease_ends.copy())
-        for swarm in self.swarms.values():
-            total.include(swarm)
-        return total
+        return sum((swarm.counts() for swarm in self.swarms.values()), self._past)
+
+    def lease_ends(self) -> Counter[str]:
+        """Leases that are over, by why: the same."""
+        return sum((swarm.book.ends for swarm in self.swarms.values()), self._past_ends)
 
     def remembered_members(self) -> dict[str, list[NodeId]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
@@ -189,10 +180,6 @@ class TrackerState:
         """Members that others can't dial, or couldn't lately."""
         lost = (swarm.reach.lost - swarm.roster.banned for swarm in self.swarms.values())
         return self.dials.unreachable.union(*lost)
-
-    def story(self, digest: str, run: RunIndex) -> list[str]:
-        """What happened to a run's leases, oldest first."""
-        return self.swarms[digest].book.story_of(run) if digest in self.swarms else []
 
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
@@ -204,109 +191,140 @@ class TrackerState:
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
-            wakeup = swarm.next_wakeup()
-            wakeup = None if wakeup is None else max(wakeup, self._settled_at)
-            assert wakeup is None or (swarm.scheduled is not None and swarm.scheduled <= wakeup)
-            assert swarm.scheduled is None or (swarm.scheduled, digest) in self._due
+            assert swarm.scheduled <= max(swarm.next_wakeup(), self._settled_at)
+            assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
-        for record in nodes.values():
-            assert record.cost_bytes == sum(record.digests.values())
-        self.waiting.check()
+        assert all(r.cost_bytes == sum(r.digests.values()) for r in nodes.values())
+        assert all(self.waiting.lists.values())
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
         roster = self.swarms[digest].roster if digest in self.swarms else None
-        complete = frozenset(roster.complete) if roster is not None else frozenset()
-        pulling = roster.pulling if roster is not None else set()
-        return ReplicaPlacement.among(complete, pulling, self.registry.nodes)
+        return ReplicaPlacement.among(roster, self.registry.nodes)
 
     def on_warming(self, node: NodeId, digest: str) -> None:
         """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
-        if digest in self.swarms:
-            self.swarms[digest].roster.set_pulls_all(node, pulls_all=True)
+        if node in self.registry.nodes and digest in self.registry.nodes[node].digests:
+            roster = self.swarms[digest].roster
+            roster.members[node].pulls_all = True
+            roster.set_have(roster.members[node], roster.members[node].have)
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _announce(self, node: NodeId, said: m.Announce, now: float, out: list[Output]) -> None:
+    def _outputs(self) -> list[Output]:
+        """What is to be done since the last call ended."""
+        out = self._out.copy()
+        self._out.clear()
+        return out
+
+    def _dial(self, now: float) -> None:
+        """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
+        self._out += self.dials.step(now)
+        changed, self.dials.changed = sorted(self.dials.changed), set()
+        touched: dict[str, None] = {}
+        for node in changed:
+            record = self.registry.nodes.get(node)
+            if record is None:
+                continue
+            for digest in sorted(record.digests):
+                swarm = self.swarms[digest]
+                swarm.reach.review(swarm.roster.members[node])
+                touched[digest] = None
+            if record.connected and self.dials.should_tell(node):
+                self._out.append(Notice(Event.UNREACHED, node))
+        for digest in touched:
+            self._settle(self.swarms[digest], now)
+
+    def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:
         if why := m.unfit_announcement(said):
             raise RemoteProtocolError(f"an announcement {why}")
         if node not in self.registry.nodes:
-            out.append(Notice(Event.JOINED, node))
+            self._out.append(Notice(Event.JOINED, node))
         record = self.registry.on_announced(node, said, now)
-        beat_s, ttl_s, fenced = self._members.heartbeat_s, self._leases.ttl_s, bool(self.may_grant)
+        beat_s, ttl_s = self._context.members.heartbeat_s, self._context.leases.ttl_s
+        fenced = bool(self.may_grant)
         doubt = doubt_s(len(self.registry.nodes)) if fenced else 0.0
-        out.append(Send(node, m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt)))
+        settled = m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt)
+        self._out.append(Send(node, settled))
         if fenced:
-            self._cluster.tell_all(node, self.registry.nodes, out)
+            self._cluster.tell_all(node, self.registry.nodes)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
-            self._leave(node, record, digest, now, out)
+            self._leave(record, digest, now)
         self.waiting.forget(node)
-        self._hear(record, said.swarms, now, out, announced=True)
+        self._hear(record, said.swarms, now, announced=True)
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
                 self._settle_soon(swarm, now)
-        self._settle_due(now, out)
+        self._settle_due(now)
         self.dials.on_announced(record.member, now)
+        self._dial(now)
 
     def _hear(
-        self, record: Node, states: tuple[m.SwarmState, ...], now: float, out: list[Output], *, announced: bool,
-    ) -> None:  # fmt: skip
-        """Take in what a member tells of some swarms; of many, the first ones, and the rest when others had a turn."""
+        self, record: Node, states: tuple[m.SwarmState, ...], now: float, *, announced: bool
+    ) -> None:
+        """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
         node = record.member.node
-        first, rest = states[:SWARMS_AT_ONCE], states[SWARMS_AT_ONCE : m.MAX_TOLD]
-        for said in first:
-            waited = self.waiting.pick(node, said.digest) if self.waiting.lists else None
-            fresh = announced or (waited is not None and waited.announced)
-            self._take_in(record, said, now, out, announced=fresh)
-        if rest:
-            self.waiting.add(node, rest, announced=announced)
+        if not self.waiting.lists and len(states) <= SWARMS_AT_ONCE:
+            for said in states:
+                self._take_in(record, said, now, announced=announced)
+            return
+        self.waiting.add(node, states[: m.MAX_TOLD], announced=announced)
+        for _ in range(min(SWARMS_AT_ONCE, len(states))):
+            self._take_in_waiting(record, now)
 
-    def _hear_waiting(self, now: float, out: list[Output]) -> None:
-        for node, told in self.waiting.pick_in_turn(SWARMS_AT_ONCE):
-            record = self.registry.nodes.get(node)
-            if record is None or not record.connected:
-                continue
+    def _hear_waiting(self, now: float) -> None:
+        for _ in range(SWARMS_AT_ONCE):
+            if not self.waiting.lists:
+                return
+            node = self.waiting.next_member()
             try:
-                self._take_in(record, told.said, now, out, announced=told.announced)
+                self._take_in_waiting(self.registry.nodes[node], now)
             except RemoteProtocolError as error:
                 self.waiting.forget(node)
-                out.append(Close(node, str(error)))
+                self._out.append(Close(node, str(error)))
+
+    def _take_in_waiting(self, record: Node, now: float, digest: str = "") -> None:
+        """Take in what waits of a member: of this swarm, or else what it told of first."""
+        if self.waiting.lists:
+            waiting = self.waiting.pick(record.member.node, digest)
+            if waiting is not None:
+                self._take_in(record, waiting.said, now, announced=waiting.announced)
 
     def _take_in(
-        self, record: Node, said: m.SwarmState, now: float, out: list[Output], *, announced: bool
-    ) -> None:
-        swarm = self._join(record, said, now, out)
-        take_in = swarm.on_announced if announced else swarm.on_heartbeat
-        take_in(record.member, said, now, out)
-        self._settle(swarm, now, out)
+        self, record: Node, said: m.SwarmState, now: float,
+        *, announced: bool = False, entered: bool = False,
+    ) -> None:  # fmt: skip
+        swarm = self._join(record, said, now)
+        swarm.on_state(record.member, said, now, announced=announced, entered=entered)
+        self._settle(swarm, now)
 
     def _on_swarm(
-        self,
-        node: NodeId,
-        message: m.LeaseReport | m.Stuck | m.Blame,
-        now: float,
-        out: list[Output],
+        self, node: NodeId, message: m.LeaseReport | m.Stuck | m.Blame, now: float
     ) -> None:
-        if waiting := self.waiting.pick(node, message.digest):
-            record = self.registry.nodes[node]
-            self._take_in(record, waiting.said, now, out, announced=waiting.announced)
         swarm = self.swarms.get(message.digest)
         if swarm is None:
             return
         match message:
             case m.LeaseReport():
-                swarm.on_report(node, message, now, out)
+                swarm.on_report(node, message, now)
             case m.Stuck():
-                swarm.stuck_runs.on_stuck(node, message, now, out)
+                swarm.stuck_runs.on_stuck(node, message, now)
             case m.Blame():
-                swarm.on_blame(node, message.node, now, out)
-        self._settle(swarm, now, out)
+                swarm.on_blame(node, message.node, now)
+        self._settle(swarm, now)
 
-    def _join(
-        self, record: Node, said: m.SwarmState, now: float, out: list[Output]
-    ) -> SwarmTracker:
+    def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
+        """A member told how a pull ended. Nothing is decided by it."""
+        end = PullEnd.FAILED if said.code else PullEnd.COMPLETE
+        if said.code == Cancelled.exit_code:
+            end = PullEnd.CANCELLED
+        swarm = self.swarms.get(said.digest)
+        share = swarm.share_of(node) if swarm is not None else 0.0
+        self._out.append(PullEnded(node, said, end, share))
+
+    def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
         """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
         check_state(said)
         swarm = self.swarms.get(said.digest)
@@ -315,79 +333,56 @@ class TrackerState:
                 f"{said.run_count} runs for a model that others say has {swarm.roster.run_count}"
             )
         if swarm is None:
-            swarm = self.swarms[said.digest] = SwarmTracker(
-                said.digest, said.run_count, epoch=self.epoch, members=self._members,
-                leases=self._leases, nodes=self.registry.nodes, dials=self.dials, now=now,
-                remembered=self._remembered.pop(said.digest, set()) - self.registry.nodes.keys(),
-            )  # fmt: skip
-        cost = SWARM_BYTES + RUN_SETS * said.run_count // 8
+            remembered = self._remembered.pop(said.digest, set()) - self.registry.nodes.keys()
+            swarm = SwarmTracker(said.digest, said.run_count, self._context, now, remembered)
+            self.swarms[said.digest] = swarm
         named = NAMED_BYTES * len(said.known[:MAX_AWAITED])
-        for oldest in record.charge(said.digest, cost, named, MAX_MEMBER_BYTES):
-            self._leave(record.member.node, record, oldest, now, out)
+        record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8 + named)
+        while record.cost_bytes > MAX_MEMBER_BYTES and record.oldest != said.digest:
+            self._leave(record, record.oldest, now)
         return swarm
 
-    def _leave(
-        self, node: NodeId, record: Node, digest: str, now: float, out: list[Output]
-    ) -> None:
+    def _leave(self, record: Node, digest: str, now: float, end: PullEnd | None = None) -> None:
+        """A member takes part in a swarm no longer; `end`: how its pull ended, if it can't tell that itself."""
         if digest not in record.digests:
             return
         record.give_back(digest)
         swarm = self.swarms[digest]
-        swarm.on_left(node, self.registry.pull_end(node), now, out)
+        swarm.on_left(record.member.node, end, now)
         if len(swarm.roster):
             self._settle_soon(swarm, now)
         else:
-            self._past.include(swarm)
+            self._past += swarm.counts()
+            self._past_ends += swarm.book.ends
             del self.swarms[digest]
 
-    def _forget(self, node: NodeId, now: float, out: list[Output], *, lost: bool) -> None:
+    def _forget(self, node: NodeId, now: float, *, lost: bool) -> None:
         record = self.registry.forget(node, now, lost=lost)
         self.dials.forget(node)
         self.waiting.forget(node)
         if record is not None:
-            out.append(Notice(Event.LOST if lost else Event.LEFT, node))
-            self._cluster.on_left(node, out)
+            self._out.append(Notice(Event.LOST if lost else Event.LEFT, node))
+            self._cluster.on_left(node)
             for digest in sorted(record.digests):
-                self._leave(node, record, digest, now, out)
-            self._settle_due(now, out)
-            self._dial(now, out)
+                self._leave(record, digest, now, PullEnd.LOST if lost else PullEnd.LEFT)
+            self._settle_due(now)
+            self._dial(now)
 
-    def _dial(self, now: float, out: list[Output]) -> None:
-        """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
-        out += self.dials.step(now)
-        touched: dict[str, None] = {}
-        changed, failed = sorted(self.dials.changed), sorted(self.dials.failed)
-        self.dials.changed, self.dials.failed = set(), set()
-        for node in changed:
-            record = self.registry.nodes.get(node)
-            for digest in sorted(record.digests) if record is not None else ():
-                swarm = self.swarms[digest]
-                swarm.reach.review(swarm.roster.members[node])
-                touched[digest] = None
-        for node in failed:
-            record = self.registry.nodes.get(node)
-            if record is not None and record.connected and self.dials.should_tell(node):
-                out.append(Notice(Event.UNREACHED, node))
-        for digest in touched:
-            self._settle(self.swarms[digest], now, out)
-
-    def _settle(self, swarm: SwarmTracker, now: float, out: list[Output]) -> None:
+    def _settle(self, swarm: SwarmTracker, now: float) -> None:
         """Let a swarm do what is due after something happened, and note its next wakeup."""
         listens = now < self._listens_until
-        swarm.step(now, out, grants=not listens and (self.may_grant is None or self.may_grant()))
-        wakeup = swarm.next_wakeup()
+        swarm.step(now, grants=not listens and (self.may_grant is None or self.may_grant()))
+        self._settle_soon(swarm, swarm.next_wakeup())
         if listens:
             self._settle_soon(swarm, self._listens_until)
-        if wakeup is not None:
-            self._settle_soon(swarm, wakeup)
 
     def _settle_soon(self, swarm: SwarmTracker, when: float) -> None:
         """Settle a swarm at a time, when those before it have had their turn."""
-        if swarm.scheduled is None or when < swarm.scheduled:
+        if when < swarm.scheduled:
             swarm.scheduled = when
             heapq.heappush(self._due, (when, swarm.digest))
 
-    def _settle_due(self, now: float, out: list[Output]) -> None:
+    def _settle_due(self, now: float) -> None:
         """Settle the swarms whose time has come; of many, the first ones."""
         self._settled_at = now
         for _ in range(SWARMS_AT_ONCE):
@@ -396,5 +391,5 @@ class TrackerState:
             when, digest = heapq.heappop(self._due)
             swarm = self.swarms.get(digest)
             if swarm is not None and swarm.scheduled == when:
-                swarm.scheduled = None
-                self._settle(swarm, now, out)
+                swarm.scheduled = inf
+                self._settle(swarm, now)

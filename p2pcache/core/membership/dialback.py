@@ -42,7 +42,7 @@ class _DialRecord:
     member: Member
     here: bool = True  # no: it left, or can't be dialled there; it is kept for `LEAST_PAUSE_S`
     reach: Reach = Reach.UNKNOWN  # as its dials ended, whether its site is believed or not
-    dial: int = 0  # the number of the dial under way; 0: there is none
+    dial: Dial | None = None  # under way
     begun: float = -inf  # the last dial
     next_at: float = inf  # the next one
     failures: int = 0  # dials that failed, in a row
@@ -62,12 +62,11 @@ class DialBacks:
     def __init__(self) -> None:
         """No node is known."""
         self.changed: set[NodeId] = set()  # perhaps another `reach`; its owner clears it
-        self.failed: set[NodeId] = set()  # the same: a dial failed (again)
         self._nodes: dict[NodeId, _DialRecord] = {}
         self._counts: Counter[tuple[str, Reach]] = Counter()
         self._believed: set[str] = set()  # sites
         self._due: list[tuple[float, NodeId]] = []  # first come, first dialled
-        self._silent_at: deque[tuple[float, NodeId, int]] = deque()  # dials of unknown nodes
+        self._silent_at: deque[tuple[float, Dial]] = deque()  # dials of unknown nodes
         self._dials = 0  # dials begun; each has its number
         self._open = 0  # dials that haven't ended, also of nodes that have left
         self._free_at = -inf  # when the next dial may begin
@@ -77,10 +76,8 @@ class DialBacks:
         known = self._nodes.get(node)
         if known is None:
             return Reach.UNKNOWN
-        doubtful = known.reach in (Reach.SILENT, Reach.UNREACHABLE)
-        return (
-            Reach.UNKNOWN if doubtful and known.member.site not in self._believed else known.reach
-        )
+        believed = known.reach is Reach.REACHABLE or known.member.site in self._believed
+        return known.reach if believed else Reach.UNKNOWN
 
     @property
     def unreachable(self) -> set[NodeId]:
@@ -89,18 +86,15 @@ class DialBacks:
 
     def on_announced(self, member: Member, now: float) -> None:
         """A member connected. Older knowledge of it stays until there is a newer test, unless it has moved."""
-        node = member.node
-        known = self._nodes.get(node)
-        if known is None:
-            known = self._nodes[node] = _DialRecord(member)
-        elif (known.member.address, known.member.site) != (member.address, member.site):
+        known = self._nodes.setdefault(member.node, _DialRecord(member))
+        if (known.member.address, known.member.site) != (member.address, member.site):
             self._know_nothing(known)
             known.member, known.told = member, False
         known.here = addresses.can_be_tried(member.address)
         if known.here:
             self._plan(known, max(now, known.begun + LEAST_PAUSE_S))
         else:
-            self.forget(node)
+            self.forget(member.node)
 
     def forget(self, node: NodeId) -> None:
         """A node is gone."""
@@ -114,11 +108,9 @@ class DialBacks:
         """A dial has ended; each dial of `step` ends once."""
         self._open -= 1
         known = self._nodes.get(dial.member.node)
-        if known is None or known.dial != dial.number:
+        if known is None or known.dial != dial:
             return  # it left meanwhile, or has moved
-        known.dial = 0
-        while self._silent_at and not self._is_open(*self._silent_at[0][1:]):
-            self._silent_at.popleft()
+        known.dial = None
         self._set_reach(known, Reach.REACHABLE if reached else Reach.UNREACHABLE)
         if reached:
             known.failures, known.told = 0, False
@@ -126,14 +118,14 @@ class DialBacks:
             pause_s = backoff.pause_s(AGAIN_S, LAST_AGAIN_S, known.failures)
             self._plan(known, min(known.next_at, now + pause_s))
             known.failures += 1
-            self.failed.add(known.member.node)
 
     def doubt_late(self, now: float) -> None:
         """Doubt nodes that haven't answered. Take in the answers that came first: a busy tracker is late itself."""
         while self._silent_at and self._silent_at[0][0] <= now:
-            _, node, number = self._silent_at.popleft()
-            if self._is_open(node, number):
-                self._set_reach(self._nodes[node], Reach.SILENT)
+            _, dial = self._silent_at.popleft()
+            known = self._nodes.get(dial.member.node)
+            if known is not None and known.dial == dial:
+                self._set_reach(known, Reach.SILENT)
 
     def step(self, now: float) -> list[Dial]:
         """The nodes to dial now."""
@@ -158,23 +150,19 @@ class DialBacks:
             self._nodes[node].told = True
         return fresh
 
-    def next_wakeup(self) -> float | None:
+    def next_wakeup(self) -> float:
         """When `doubt_late` and `step` have something to do."""
         doubt_at = self._silent_at[0][0] if self._silent_at else inf
-        dial_at = inf
-        if self._due:
-            gone = (known := self._nodes.get(self._due[0][1])) is None or not known.here
-            if gone or self._open < AT_ONCE:
-                dial_at = self._due[0][0] if gone else max(self._due[0][0], self._free_at)
-        wakeup = min(doubt_at, dial_at)
-        return None if wakeup == inf else wakeup
+        if not self._due or self._open >= AT_ONCE:
+            return doubt_at
+        return min(doubt_at, max(self._due[0][0], self._free_at))
 
     def check(self) -> None:
         """Assert the invariants; O(nodes)."""
         nodes = self._nodes.values()
         tried = [known for known in nodes if known.reach is not Reach.UNKNOWN]
         assert self._counts == Counter((known.member.site, known.reach) for known in tried)
-        assert sum(known.dial > 0 for known in nodes) <= self._open
+        assert sum(known.dial is not None for known in nodes) <= self._open
         due = set(self._due)
         for node, known in self._nodes.items():
             assert known.next_at == inf or (known.next_at, node) in due
@@ -182,10 +170,6 @@ class DialBacks:
             assert known.next_at < inf or known.dial or known.reach is Reach.REACHABLE
 
     # -- inside ------------------------------------------------------------------------------------
-
-    def _is_open(self, node: NodeId, number: int) -> bool:
-        known = self._nodes.get(node)
-        return known is not None and known.dial == number
 
     def _plan(self, known: _DialRecord, when: float) -> None:
         if known.next_at != when:
@@ -196,24 +180,24 @@ class DialBacks:
         self._dials += 1
         self._open += 1
         self._free_at = max(self._free_at, now - BURST_S) + 1 / RATE
-        known.dial, known.begun, known.next_at = self._dials, now, inf
+        known.dial, known.begun, known.next_at = Dial(self._dials, known.member), now, inf
         if known.reach is Reach.UNKNOWN:
-            self._silent_at.append((now + DOUBT_AFTER_S, known.member.node, known.dial))
-        return Dial(self._dials, known.member)
+            self._silent_at.append((now + DOUBT_AFTER_S, known.dial))
+        return known.dial
 
     def _know_nothing(self, known: _DialRecord) -> None:
         """A node isn't there any more; the end of its dial says nothing."""
-        known.dial, known.failures = 0, 0
+        known.dial, known.failures = None, 0
         self._set_reach(known, Reach.UNKNOWN)
 
     def _set_reach(self, known: _DialRecord, reach: Reach) -> None:
         """This is known of a node from now on, and perhaps changes what is thought of its whole site."""
         counts, site = self._counts, known.member.site
-        counts[site, known.reach] -= 1
-        counts[site, reach] += 1
-        for one in (known.reach, reach):
-            if one is Reach.UNKNOWN or not counts[site, one]:
-                del counts[site, one]
+        for one, more in ((known.reach, -1), (reach, 1)):
+            if one is not Reach.UNKNOWN:
+                counts[site, one] += more
+                if not counts[site, one]:
+                    del counts[site, one]
         known.reach = reach
         self.changed.add(known.member.node)
         believed = site in self._believed

@@ -31,9 +31,7 @@ class Event(StrEnum):
     JOINED = "joined"  # it is a member from now on
     LEFT = "left"  # it is none any longer, and said goodbye
     LOST = "lost"  # it fell silent
-    UNREACHED = (
-        "unreached"  # it can't be dialled, or others don't get what it says it has of a model
-    )
+    UNREACHED = "unreached"  # it can't be dialled, or others don't get what it says it has
     SHUNNED = "shunned"  # it sent wrong bytes: nobody asks it for that model any more
     STOPPED = "stopped"  # it read wrong bytes, as others do: nobody gets leases for the model
 
@@ -61,16 +59,9 @@ class PullEnded:
     """People should know: a member fetches a model no longer."""
 
     node: NodeId
-    digest: str  # empty: the pull failed before it was known
-    label: str  # a ref of the model, or ""
+    said: m.EndedPull  # by the member; or by us, with code 0, where the member is gone
     end: PullEnd
-    code: int  # exit code, as the member tells; 0 where its node is gone
     share: float  # of the model that it has, 0 to 1
-    seconds: float
-    total_bytes: int  # of the model
-    taken: tuple[
-        int, int, int
-    ]  # bytes that the pull brought: from peers, the origin, the member's own cache
 
 
 @dataclass(slots=True)

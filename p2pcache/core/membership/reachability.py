@@ -5,7 +5,7 @@ holder is connected and delivers nothing (a hung disk, every answer BUSY, bytes 
 a dial can't see. Two are believed, or one if the dial failed, too, or if no other member could complain.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.member_record import MemberRecord, Reach
@@ -21,22 +21,9 @@ def by_id(node: NodeId) -> NodeId:
     return node
 
 
-def witnesses_but(node: NodeId, nodes: Iterable[NodeId], bearer: Bearer, most: int) -> int:
-    """How many bearers there are beside that of a node.
-
-    Args:
-        node: whose bearer doesn't count.
-        nodes: all that could be witnesses.
-        bearer: maps a node id to what it stands for.
-        most: counting ends here.
-    """
-    found: set[NodeId] = set()
-    for one in nodes:
-        if bearer(one) != bearer(node):
-            found.add(bearer(one))
-            if len(found) >= most:
-                break
-    return len(found)
+def are_all(heard: Collection[NodeId], nodes: Iterable[NodeId], bearer: Bearer) -> bool:
+    """Whether these bearers are all that there are among some nodes, so that no other could be a witness."""
+    return all(bearer(one) in heard for one in nodes)
 
 
 class Reachability:
@@ -52,13 +39,6 @@ class Reachability:
     def __init__(
         self, members: Mapping[NodeId, MemberRecord], dials: DialBacks, bearer: Bearer = by_id
     ) -> None:
-        """No member yet.
-
-        Args:
-            members: of the swarm.
-            dials: of all nodes.
-            bearer: maps a node id to what it stands for as a witness.
-        """
         self.lost: set[NodeId] = set()
         self.changed: dict[NodeId, MemberRecord] = {}  # another reach or void; its owner clears it
         self.verdicts: dict[NodeId, MemberRecord] = {}
@@ -85,13 +65,16 @@ class Reachability:
             now: seconds.
 
         Returns:
-            Whether it is called unreachable for that from now on.
+            Whether the other one is called unreachable for that from now on.
         """
         record.complained_by |= {node}
-        failed = self._dials.reach(record.node) is Reach.UNREACHABLE
+        if record.banned:
+            return False
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
-        others = witnesses_but(record.node, waiting, self._bearer, WITNESSES - failed)
-        if record.banned or len(bearers) < max(1, others):
+        failed = self._dials.reach(record.node) is Reach.UNREACHABLE
+        if len(bearers) + failed < WITNESSES and not are_all(
+            bearers | {self._bearer(record.node)}, waiting, self._bearer
+        ):
             return False
         fresh = record.node not in self.verdicts
         self._judge(record, Reach.UNREACHABLE, now)
@@ -108,21 +91,18 @@ class Reachability:
         record.complained_by, record.verdict_until = frozenset(), 0.0
         if self.verdicts.pop(record.node, None) is not None:
             self.changed[record.node] = record
-            self.review(record)
+        self.review(record)
 
     def drop(self, record: MemberRecord) -> None:
         """A member is gone."""
-        for kept in (self.verdicts, self.changed):
-            kept.pop(record.node, None)
+        self.verdicts.pop(record.node, None)
+        self.changed.pop(record.node, None)
         self.lost.discard(record.node)
 
     def end_verdicts(self, now: float) -> None:
         """Members are tried again when their verdict is over."""
-        while self.verdicts:
-            record = next(iter(self.verdicts.values()))
-            if record.verdict_until > now:
-                break
-            self.acquit(record)
+        while self.verdicts and self.next_wakeup() <= now:
+            self.acquit(next(iter(self.verdicts.values())))
 
     def next_wakeup(self) -> float:
         """When `end_verdicts` has something to do; there are verdicts."""
@@ -136,11 +116,7 @@ class Reachability:
         times = [one.verdict_until for one in self.verdicts.values()]
         assert times == sorted(times)
         for one in members:
-            if (
-                one.node not in self.verdicts
-                and not one.banned
-                and one.node not in self._dials.changed
-            ):
+            if not one.banned and one.node not in self.verdicts.keys() | self._dials.changed:
                 assert one.reach is self._dials.reach(one.node)
 
     def _judge(self, record: MemberRecord, reach: Reach, now: float) -> None:
@@ -151,11 +127,8 @@ class Reachability:
         self._set(record, reach)
 
     def _set(self, record: MemberRecord, reach: Reach) -> None:
-        if record.reach is reach:
-            return
-        record.reach = reach
-        self.changed[record.node] = record
-        if record.counts:
-            self.lost.discard(record.node)
-        else:
-            self.lost.add(record.node)
+        if record.reach is not reach:
+            record.reach = reach
+            self.changed[record.node] = record
+            change = self.lost.discard if record.counts else self.lost.add
+            change(record.node)

@@ -12,6 +12,8 @@ from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
 
+_SILENT = Heartbeat()
+
 
 @dataclass(slots=True)
 class Node:
@@ -21,7 +23,7 @@ class Node:
     said: Announce  # without its swarms
     last_seen: float
     expires: float = inf  # when its membership ends if nothing is heard of it
-    beat: Heartbeat = Heartbeat()  # the last one, without what it says of swarms and pulls
+    beat: Heartbeat = _SILENT  # the last one, without what it says of swarms and pulls
     connected: bool = True
     gone_at: float = inf
     lost: bool = False  # it went without a goodbye
@@ -34,25 +36,16 @@ class Node:
         """What it can give to parts that it is ordered to keep."""
         return self.beat.room_bytes or self.said.room_bytes
 
-    def charge(self, digest: str, cost: int, more: int, most: int) -> list[str]:
-        """The node told of a swarm; returns those that the tracker must forget for it, the oldest first.
-
-        Args:
-            digest: of the swarm.
-            cost: bytes that the swarm takes at least.
-            more: bytes that come with each word about it.
-            most: bytes that all swarms of a node may take.
-        """
+    def charge(self, digest: str, cost: int) -> None:
+        """The node told of a swarm, for which the tracker keeps so many bytes."""
         before = self.digests.pop(digest, 0)
-        self.digests[digest] = max(before, cost) + more
+        self.digests[digest] = max(before, cost)
         self.cost_bytes += self.digests[digest] - before
-        forgotten, excess = [], self.cost_bytes - most
-        for oldest, bytes_ in self.digests.items():
-            if excess <= 0 or oldest == digest:
-                break
-            forgotten.append(oldest)
-            excess -= bytes_
-        return forgotten
+
+    @property
+    def oldest(self) -> str:
+        """The swarm of which it told the longest ago."""
+        return next(iter(self.digests))
 
     def give_back(self, digest: str) -> None:
         """The node isn't in that swarm any more."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from p2pcache.core.membership.member_record import Place
 from p2pcache.core.membership.registry import Node
+from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId
 
 
@@ -20,16 +21,10 @@ class ReplicaPlacement(NamedTuple):
     older: int  # connected, of a release that doesn't
 
     @classmethod
-    def among(
-        cls, complete: frozenset[NodeId], pulling: set[NodeId], nodes: Mapping[NodeId, Node]
-    ) -> "ReplicaPlacement":
-        """The situation.
-
-        Args:
-            complete: the members that have all of the model.
-            pulling: those that fetch all of it.
-            nodes: all members of the cluster.
-        """
+    def among(cls, roster: Roster | None, nodes: Mapping[NodeId, Node]) -> "ReplicaPlacement":
+        """The situation, of the model's members (None: there are none) and the cluster's."""
+        complete = frozenset(roster.complete if roster is not None else ())
+        pulling = roster.pulling if roster is not None else set()
         holders = {n: nodes[n] for n in sorted(complete | pulling)}
         rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
         others = {n: r for n, r in rest.items() if r.said.warms}

@@ -1,17 +1,22 @@
 """One swarm's members at the tracker: what each has, the versioned list, neighbours for newcomers."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import chain, islice
 from operator import or_
 
 from p2pcache.core import bitset
-from p2pcache.core.membership import neighbour_handout
 from p2pcache.core.membership.member_record import MemberRecord, Place
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.membership.settings import FLUSH_S, FLUSH_S_PER_MEMBER
+from p2pcache.core.membership.settings import (
+    COMPLETE_SHARE,
+    FLUSH_S,
+    FLUSH_S_PER_MEMBER,
+    MOST_HOLDERS,
+    RACK_SHARE,
+)
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -26,13 +31,7 @@ class Roster:
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
-        """A swarm without members.
-
-        Args:
-            digest: of the manifest.
-            run_count: runs of the model.
-            seed: of the dice that draw neighbours.
-        """
+        """A swarm without members; `seed` is of the dice that draw neighbours."""
         self.digest = digest
         self.run_count = run_count
         self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
@@ -64,19 +63,17 @@ class Roster:
 
     def enter(self, member: Member) -> MemberRecord:
         """A node takes part, or has moved to another address; returns its record."""
-        node = member.node
-        record = self.members.get(node)
+        record = self.members.get(member.node)
+        if record is not None and record.member == member:
+            return record
+        self._list_joined(member)
         if record is None:
-            record = self.members[node] = MemberRecord(member)
-            self._list_joined(member)
-            self._index(record)
-        elif record.member != member:
-            self._list_joined(member)
-            if not record.banned:
-                self._unindex(record)
+            record = self.members[member.node] = MemberRecord(member)
+        else:
+            self._unindex(record)
             record.move(member)
-            if not record.banned:
-                self._index(record)
+        if not record.banned:
+            self._index(record)
         return record
 
     def remove(self, node: NodeId) -> None:
@@ -106,9 +103,8 @@ class Roster:
 
     # -- what they have ------------------------------------------------------------------------------
 
-    def set_have(self, node: NodeId, have: RunSet) -> RunSet:
+    def set_have(self, record: MemberRecord, have: RunSet) -> RunSet:
         """A member said what it has; returns the runs that count and that it didn't have before."""
-        record = self.members[node]
         fresh = have & ~record.have
         record.have = have
         if record.banned:
@@ -120,18 +116,8 @@ class Roster:
         whole = record.have == self._full_set
         part = bool(record.have) and not whole and not record.pulls_all
         for group, belongs in ((self.complete, whole), (self._parts, part)):
-            if belongs:
-                group.add(record.node)
-            else:
-                group.discard(record.node)
-
-    def set_pulls_all(self, node: NodeId, *, pulls_all: bool) -> None:
-        """A member said whether it fetches the whole model."""
-        record = self.members.get(node)
-        if record is not None:
-            record.pulls_all = pulls_all
-            if not record.banned:
-                self._index_have(record)
+            change = group.add if belongs else group.discard
+            change(record.node)
 
     @property
     def pulling(self) -> set[NodeId]:
@@ -145,19 +131,10 @@ class Roster:
         return reduce(or_, (one.have for one in self.members.values() if some(one)), 0)
 
     def holders(self, run: RunIndex, *, without: NodeId, limit: int) -> list[NodeId]:
-        """Members that have a run and of which nobody is believed to complain, complete ones first.
-
-        Args:
-            run: which.
-            without: a node that isn't named.
-            limit: how many are named at most.
-        """
+        """Members that have a run and of which nobody is believed to complain, complete ones first."""
         drawn = self.complete.draw(self._rng, limit + 1)
         holders = chain(drawn, (node for node in self._usual if node not in self.complete))
-        found = (
-            node for node in holders
-            if node != without and self.members[node].have >> run & 1 and not self.members[node].void
-        )  # fmt: skip
+        found = (n for n in holders if n != without and self.members[n].delivers >> run & 1)
         return list(islice(found, limit))
 
     def needy(self) -> Iterable[NodeId]:
@@ -190,23 +167,15 @@ class Roster:
         return self._list
 
     def hand_out(self, node: NodeId, count: int, seeks: RunSet = 0) -> Swarm | None:
-        """Neighbours for a node that entered, with their addresses; None if it is alone.
+        """So many neighbours for a node that entered, with their addresses; None if it is alone.
 
-        Args:
-            node: in question.
-            count: how many neighbours.
-            seeks: runs that it will look for; more neighbours are named until these have all that lies in parts.
+        More are named until they have all that it `seeks` of what lies in parts.
         """
         record = self.members[node]
-        chosen = neighbour_handout.neighbours(
-            node, everyone=self._usual, complete=self.complete, members=self.members,
-            rack=self._racks.get(record.place, SampledSet()), count=count, rng=self._rng,
-        )  # fmt: skip
+        chosen = self._neighbours(record, count)
         if seeks and self._parts:
-            chosen += neighbour_handout.holders_of_parts(
-                record, seeks & self._full_set, chosen, self._parts.draw(self._rng, len(self._parts)), self.members
-            )  # fmt: skip
-        chosen = tuple(other for other in chosen if not self.members[other].void)
+            chosen += self._holders_of_parts(record, chosen, seeks & self._full_set)
+        chosen = [other for other in chosen if not self.members[other].void]
         for other in chosen:
             self.members[other].degree += 1
         record.degree += len(chosen)
@@ -257,6 +226,62 @@ class Roster:
         for bag in (self._usual, self.complete, self._parts, *self._racks.values()):
             bag.check()
 
+    # -- inside ------------------------------------------------------------------------------------
+
+    def _neighbours(self, record: MemberRecord, count: int) -> list[NodeId]:
+        """Members to dial, in order of preference: of the same rack, complete ones, far ones.
+
+        Each node that enters gets at least one member that was there before it, so the graph of all nodes that ever
+        entered is connected.
+        """
+        everyone, rack = self._usual, self._racks.get(record.place, SampledSet())
+        chosen = {record.node: None}
+        if len(everyone) <= count + 1:
+            near = rack.draw(self._rng, len(rack))
+            chosen |= dict.fromkeys(near + everyone.draw(self._rng, len(everyone)))
+        else:
+            shares = (
+                (rack, count // RACK_SHARE),
+                (self.complete, count // COMPLETE_SHARE),
+                (everyone, count),
+            )
+            for group, share in shares:
+                missing = count + 1 - len(chosen)
+                chosen |= dict.fromkeys(self._draw(group, min(share, missing), chosen))
+        return list(chosen)[1:]
+
+    def _draw(self, group: SampledSet, count: int, without: Collection[NodeId]) -> list[NodeId]:
+        """About so many members. Of two that are drawn the less connected one is taken (Mitzenmacher 1996).
+
+        Or the first to enter would be everybody's neighbours.
+        """
+        drawn = group.draw(self._rng, 2 * count + len(without))
+        drawn = [n for n in drawn if n not in without][: 2 * count]
+        pairs = [(drawn[i], drawn[-1 - i]) for i in range(len(drawn) // 2)]
+        chosen = [min(pair, key=lambda n: self.members[n].degree) for pair in pairs]
+        if len(chosen) < count:  # there are too few pairs: take their other halves as well
+            chosen += [n for n in drawn if n not in chosen][: count - len(chosen)]
+        return chosen
+
+    def _holders_of_parts(
+        self, record: MemberRecord, chosen: Iterable[NodeId], seeks: RunSet
+    ) -> list[NodeId]:
+        """Further members, so that a node reaches all runs that lie with members that keep a part: near ones first.
+
+        Such members come and go rarely and get nothing new, so a node that doesn't know them waits in vain.
+        """
+        left, found = seeks & ~record.have, list[NodeId]()
+        for node in chosen:
+            left &= ~self.members[node].delivers
+        holders = [self.members[node] for node in self._parts.draw(self._rng, len(self._parts))]
+        for holder in sorted(holders, key=lambda one: _distance(record.place, one.place)):
+            if not left or len(found) >= MOST_HOLDERS:
+                break
+            if holder is not record and holder.delivers & left:
+                left &= ~holder.delivers
+                found.append(holder.node)
+        return found
+
     def _list_joined(self, member: Member) -> None:
         self._joined[member.node] = member
         self._left.discard(member.node)
@@ -275,10 +300,14 @@ class Roster:
         self._usual.discard(node)
         self.complete.discard(node)
         self._parts.discard(node)
-        rack = self._racks.get(place)
-        if rack is not None:
+        if rack := self._racks.get(place):
             rack.discard(node)
             if not rack:
                 del self._racks[place]
                 self.rack_changes += 1
                 self._seated.pop(place, None)
+
+
+def _distance(one: Place, other: Place) -> int:
+    """0 in the same rack, 1 in the same site, 2 elsewhere."""
+    return 0 if one == other else 1 if one[0] == other[0] else 2

@@ -7,10 +7,13 @@ the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the
 """
 
 from collections.abc import Collection
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from p2pcache.core import bitset
+from p2pcache.core.format.manifest import MAX_CHUNKS
 from p2pcache.core.protocol.keep_orders import MAX_LABELS, ROLES, KeepOrders, KeptReport
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -29,8 +32,13 @@ MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
 MAX_STUCK = 32  # runs in a notice that they are stuck: a window; a member tells of more later
 MAX_DEMANDED = 256  # runs in a report; a member tells of more when these are here
 EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
+MAX_FIGURE = 1 << 62  # bytes; more is no honest figure
+MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
+
+
+Figure = Annotated[int, Meta(ge=0, le=MAX_FIGURE)]
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
@@ -82,15 +90,17 @@ class SwarmState(_Message, frozen=True):
     """What one agent has of one model. A complete model is `have=b""` with `complete`."""
 
     digest: str  # hex, of the manifest
-    run_count: int
+    run_count: Annotated[int, Meta(ge=0, le=MAX_CHUNKS)]
     have: bytes = b""
     complete: bool = False
     credit: int = 0  # leases that it works on at once; 0: it wants no more of the model
     leases: tuple[RunIndex, ...] = ()  # runs it is reading from the origin right now
     known: tuple[NodeId, ...] = ()  # the swarm's members as it last knew them
-    label: str = ""  # a ref of the model; this and the next two fields are for people
-    total_bytes: int = 0  # distinct bytes of the model
-    taken: tuple[int, ...] = ()  # bytes since its start: from peers, the origin, its own cache
+    # A ref of the model; this and the next two fields are for people.
+    label: Annotated[str, Meta(max_length=MAX_LABEL)] = ""
+    total_bytes: Figure = 0  # distinct bytes of the model
+    # Bytes since its start: from peers, the origin, its own cache.
+    taken: Annotated[tuple[Figure, ...], Meta(max_length=3)] = ()
     wanted: bytes = b""  # bitmap of the runs that it wants to have; empty: all
     pulled: bool = False  # all of it is being fetched, perhaps held back at the moment
     # Index 12 is taken: the release before names slow nodes there (docs/lab/0042).
@@ -122,12 +132,14 @@ class Announce(_Message, tag=1, frozen=True):
 class EndedPull(_Message, frozen=True):
     """A pull or a warm that ended on the agent's node, for people to see."""
 
-    digest: str  # empty: it failed before this was known
-    label: str  # a ref of the model; empty if it isn't known to be one
-    code: int  # exit code
-    seconds: float  # its duration
-    total_bytes: int  # of what was pulled
-    taken: tuple[int, ...]  # bytes that it took: from peers, the origin, the node's own cache
+    # Empty: it failed before this was known.
+    digest: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+    # A ref of the model; empty if it isn't known to be one.
+    label: Annotated[str, Meta(pattern=rf"\A[ -~]{{0,{MAX_LABEL}}}\Z")]
+    code: Annotated[int, Meta(ge=0, le=255)]  # exit code
+    seconds: Annotated[float, Meta(ge=0, le=1e8)]  # its duration
+    total_bytes: Figure  # of what was pulled
+    taken: tuple[Figure, Figure, Figure]  # as in `SwarmState`, for this pull
 
 
 class Heartbeat(_Message, tag=2, frozen=True):

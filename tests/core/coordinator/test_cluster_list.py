@@ -16,7 +16,8 @@ class Cluster:
     """Nodes, and what each has put together."""
 
     def __init__(self, most: int) -> None:
-        self.list = ClusterList(most)
+        self.out: list[Output] = []
+        self.list = ClusterList(self.out, most)
         self.nodes: dict[NodeId, Node] = {}
         self.has: dict[NodeId, dict[NodeId, Member]] = {}
         self.messages = 0
@@ -24,17 +25,17 @@ class Cluster:
     def announce(self, node: NodeId, port: int) -> None:
         self.nodes[node] = Node(Member(node, f"10.0.0.{node}:{port}"), Announce("", "1"), 0.0)
         self.has[node] = {}  # it may have started again
-        out: list[Output] = []
-        self.list.tell_all(node, self.nodes, out)
-        self.take(out)
+        self.list.tell_all(node, self.nodes)
+        self.take()
 
     def leave(self, node: NodeId) -> None:
         if self.nodes.pop(node, None) is not None:
-            out: list[Output] = []
-            self.list.on_left(node, out)
-            self.take(out)
+            self.list.on_left(node)
+            self.take()
 
-    def take(self, out: list[Output]) -> None:
+    def take(self) -> None:
+        out = self.out.copy()
+        self.out.clear()
         for sent in out:
             assert isinstance(sent, Send)
             message = sent.message

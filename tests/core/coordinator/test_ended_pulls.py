@@ -6,7 +6,7 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.outputs import Event, Notice, PullEnded
-from p2pcache.core.membership.usage_ledger import PullEnd, RunningPull
+from p2pcache.core.membership.usage_ledger import PullEnd, Taken
 from p2pcache.core.protocol import messages as m
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
@@ -29,8 +29,7 @@ def test_a_pull_runs_from_the_word_to_the_word() -> None:
     world.say(1, m.Heartbeat(swarms=(pulled(HALF, (1200, 400, 0)),)))
     pull = world.tracking.swarms[X].roster.members[1].pull
     assert pull is not None
-    assert pull.brought((1200, 400, 0)) == (1200, 400, 0)
-    assert pull.rate((1200, 400, 0), world.now + 4) == 400.0
+    assert pull.rate(Taken(1200, 400, 0), world.now + 4) == 400.0
     world.say(1, m.Heartbeat(swarms=(pulled(HALF, (1200, 400, 0), pulls=False),)))
     assert pulls_of(world.tracking) == 0
     assert world.told == [], "how it ended only the member knows"
@@ -41,16 +40,16 @@ def test_bytes_from_before_the_tracker_knew_the_member_are_no_traffic() -> None:
     world.announce(1, pulled(HALF, (1000, 600, 0)))
     world.say(1, m.Heartbeat(swarms=(pulled(HALF << 1, (1100, 600, 7)),)))
     totals = world.tracking.totals()
-    assert (totals.moved_peers, totals.moved_origin) == (100, 0)
+    assert (totals["moved_peers"], totals["moved_origin"]) == (100, 0)
     pull = world.tracking.swarms[X].roster.members[1].pull
     assert pull is not None
-    assert pull.brought((1100, 600, 7)) == (100, 0, 7)
+    assert pull.before == (1000, 600, 0)
     world.say(1, m.Exit(X))
-    assert world.tracking.totals().moved_peers == 100, "totals never shrink"
+    assert world.tracking.totals()["moved_peers"] == 100, "totals never shrink"
 
 
 def test_an_agent_that_restarted_counts_from_nought() -> None:
-    assert RunningPull(0.0, (100, 50, 0)).brought((30, 50, 9)) == (30, 0, 9)
+    assert Taken(30, 50, 9).since(Taken(100, 50, 0)) == (30, 0, 9)
 
 
 def test_a_pull_ends_with_its_node() -> None:
@@ -65,8 +64,8 @@ def test_a_pull_ends_with_its_node() -> None:
             world.wait(60, alive=[2])
         [told] = world.told
         assert isinstance(told, PullEnded)
-        assert (told.node, told.end, told.share, told.taken) == (1, end, 0.5, (0, 1600, 0))
-        assert told.label == "team/m:v1"
+        assert (told.node, told.end, told.share, told.said.taken) == (1, end, 0.5, (0, 1600, 0))
+        assert told.said.label == "team/m:v1"
         assert pulls_of(world.tracking) == 0
 
 
@@ -76,7 +75,7 @@ def test_members_tell_how_pulls_ended() -> None:
     said = [m.EndedPull(X, "team/m:v1", code, 2.0, 3200, (1, 2, 3)) for code in (0, 7, 130)]
     unknown = m.EndedPull("", "", 5, 0.1, 0, (0, 0, 0))
     world.say(1, m.Heartbeat(ended=(*said, unknown)))
-    ends = [(one.end, one.code, one.share) for one in world.told if isinstance(one, PullEnded)]
+    ends = [(one.end, one.said.code, one.share) for one in world.told if isinstance(one, PullEnded)]
     assert ends == [
         (PullEnd.COMPLETE, 0, 0.5), (PullEnd.FAILED, 7, 0.5), (PullEnd.CANCELLED, 130, 0.5),
         (PullEnd.FAILED, 5, 0.0),

@@ -93,8 +93,8 @@ class TrackerMachine(RuleBasedStateMachine):
         match message:
             case m.Grant(_, _, runs):
                 for run in runs:
-                    assert not agent.told >> run & 1, self.tracking.story(X, run)
-                    assert run not in agent.reading, self.tracking.story(X, run)
+                    assert not agent.told >> run & 1, self.tracking.swarms[X].book.story_of(run)
+                    assert run not in agent.reading, self.tracking.swarms[X].book.story_of(run)
                 agent.reading.update(run for run in runs if not agent.have >> run & 1)
                 had = tuple(run for run in runs if agent.have >> run & 1)
                 if had:  # from a neighbour just now
@@ -231,7 +231,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 return
             self.now += 2.0
             self.take(self.tracking.tick(self.now))
-        raise AssertionError([self.tracking.story(X, r) for r in range(RUNS)])
+        raise AssertionError([self.tracking.swarms[X].book.story_of(r) for r in range(RUNS)])
 
 
 TrackerMachine.TestCase.settings = settings(

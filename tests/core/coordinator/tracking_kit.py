@@ -72,7 +72,8 @@ class World:
         self.take(self.tracking.on_witness_report(asked, word, self.now))
 
     def say(self, node: int, message: m.ToTracker) -> None:
-        self.take(self.tracking.handle(node, message, self.now))
+        heard = m.decode_to_tracker(m.encode(message))
+        self.take(self.tracking.handle(node, heard, self.now))
 
     def wait(self, seconds: float, alive: Iterable[int] = ()) -> None:
         """Time passes; these nodes go on sending heartbeats that say nothing."""

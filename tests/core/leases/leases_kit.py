@@ -24,7 +24,7 @@ class Have:
         return self.roster.members[node].have
 
     def __setitem__(self, node: NodeId, runs: RunSet) -> None:
-        self.roster.set_have(node, runs)
+        self.roster.set_have(self.roster.members[node], runs)
 
 
 def make(

@@ -49,7 +49,8 @@ class Storm:
         for node, runs in given.items():
             for run in runs if node not in slow else ():
                 self.readers[run] = node
-                self.roster.set_have(node, self.roster.members[node].have | 1 << run)
+                record = self.roster.members[node]
+                self.roster.set_have(record, record.have | 1 << run)
                 self.book.on_have(node, 1 << run, self.now)
         self.book.check()
         return given

@@ -34,6 +34,7 @@ def tried(*reached: int, failed: tuple[int, ...] = (), site: str = "") -> DialBa
         dials.on_announced(member(node, site=site), 0.0)
     for one in dials.step(0.0):
         dials.on_ended(one, reached=one.member.node in reached, now=0.0)
+    dials.doubt_late(settings.DOUBT_AFTER_S)
     dials.check()
     return dials
 
@@ -250,7 +251,7 @@ def test_of_whom_something_is_known_nothing_is_doubted_while_it_is_dialled_again
 
 def test_a_node_that_fails_is_told_of_once_and_tried_again_less_and_less() -> None:
     dials = tried(1, failed=(2,))
-    assert dials.failed == {2}
+    assert 2 in dials.changed
     assert [dials.should_tell(node) for node in (2, 2, 1, 7)] == [True, False, False, False]
     pauses, now = [], 0.0
     for _ in range(12):

@@ -4,8 +4,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core import bitset
-from p2pcache.core.membership.member_record import MemberRecord
-from p2pcache.core.membership.neighbour_handout import holders_of_parts, neighbours
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.protocol.messages import Member
@@ -30,24 +28,12 @@ def build(
     racks: list[int], complete: set[int], count: int, seed: int
 ) -> dict[int, tuple[int, ...]]:
     """Nodes enter one after another; returns the neighbours that each is handed."""
-    rng = random.Random(seed)
-    everyone, whole = SampledSet(), SampledSet()
-    by_rack: dict[int, SampledSet] = {}
-    members: dict[int, MemberRecord] = {}
-    handed = {}
+    roster, handed = Roster("ab" * 32, 1, seed), {}
     for node, rack in enumerate(racks):
-        everyone.add(node)
-        members[node] = MemberRecord(Member(node, "h:1"))
-        by_rack.setdefault(rack, SampledSet()).add(node)
-        if node in complete:
-            whole.add(node)
-        handed[node] = neighbours(
-            node, everyone=everyone, rack=by_rack[rack], complete=whole, members=members,
-            count=count, rng=rng,
-        )  # fmt: skip
-        for other in handed[node]:
-            members[other].degree += 1
-        members[node].degree = len(handed[node])
+        record = roster.enter(Member(node, "h:1", rack=str(rack)))
+        roster.set_have(record, int(node in complete))
+        told = roster.hand_out(node, count)
+        handed[node] = told.neighbours if told is not None else ()
     return handed
 
 
@@ -105,7 +91,7 @@ def entered(count: int, run_count: int, parts: dict[int, int], racks: int = 1) -
     roster = Roster("ab" * 32, run_count, 1)
     for node in range(count):
         roster.enter(Member(node, "h:1", rack=str(node % racks)))
-        roster.set_have(node, parts.get(node, 0))
+        roster.set_have(roster.members[node], parts.get(node, 0))
     roster.check()
     return roster
 
@@ -138,11 +124,12 @@ def test_who_pulls_is_sent_to_holders_of_every_part(count: int, copies: int, rac
 def test_nodes_that_pull_all_are_no_holders_of_parts() -> None:
     roster = entered(100, 64, {})
     for node in range(99):
-        roster.set_pulls_all(node, pulls_all=True)
-        roster.set_have(node, 1 << node % 64)
+        roster.members[node].pulls_all = True
+        roster.set_have(roster.members[node], 1 << node % 64)
     roster.check()
     assert reached(roster, 99, bitset.full(64))[1] == 24
-    roster.set_pulls_all(3, pulls_all=False)
+    roster.members[3].pulls_all = False
+    roster.set_have(roster.members[3], roster.members[3].have)
     roster.check()
     for _ in range(5):
         assert reached(roster, 99, bitset.full(64))[0] & 1 << 3
@@ -152,7 +139,7 @@ def test_holders_of_parts_in_the_same_rack_come_first() -> None:
     parts = {node: 1 << node % 4 for node in range(99)}
     roster = entered(100, 8, parts, racks=2)
     record = roster.members[99]
-    holders = holders_of_parts(record, 0b1111, (), range(99), roster.members)
+    holders = roster._holders_of_parts(record, (), 0b1111)
     places = [roster.members[node].place for node in holders]
     assert places[:2] == [record.place] * 2, "this rack has runs 1 and 3"
     assert len(holders) == 4

@@ -132,7 +132,7 @@ async def test_one_member_takes_its_share_and_no_more() -> None:
         m.EndedPull(ONE, "m:v1", 0, float("nan"), 1, (0, 0, 0)),
         m.EndedPull(ONE, "m:v1", 0, -1.0, 1, (0, 0, 0)),
         m.EndedPull(ONE, "m:v1", 0, 1.0, -1, (0, 0, 0)),
-        m.EndedPull(ONE, "m:v1", 0, 1.0, 1, (0, 0)),
+        m.EndedPull(ONE, "m:v1", 0, 1.0, 1, (0, 0)),  # type: ignore[arg-type]
     ],
     ids=str,
 )

@@ -1,0 +1,36 @@
+"""Figures and labels that no honest member sends are refused where messages are read."""
+
+import pytest
+
+from p2pcache.core.protocol import messages as m
+from p2pcache.errors import RemoteProtocolError
+from p2pcache.ids import Ref
+
+DIGEST = "ab" * 32
+
+
+def said(*taken: int, label: str = "", total_bytes: int = 100, runs: int = 4) -> m.ToTracker:
+    return m.Enter(m.SwarmState(DIGEST, runs, label=label, total_bytes=total_bytes, taken=taken))
+
+
+def ended(label: str) -> m.ToTracker:
+    return m.Heartbeat(ended=(m.EndedPull(DIGEST, label, 0, 1.0, 1, (0, 0, 0)),))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
+        said(label="x" * 1000), said(runs=-1), said(runs=10**9), ended("m:v1\x1b[2J"), ended("m:v1\nm:v2"),
+    ],
+)  # fmt: skip
+def test_figures_out_of_range_are_refused(bad: m.ToTracker) -> None:
+    with pytest.raises(RemoteProtocolError):
+        m.decode_to_tracker(m.encode(bad))
+
+
+def test_the_longest_ref_is_a_label() -> None:
+    """Or the tracker would refuse all that a node announces, as long as that model is in its cache."""
+    ref = Ref.parse(f"{80 * 'n'}/{80 * 'm'}:{128 * 'v'}")
+    for good in (said(label=ref.short), ended(ref.short), ended(""), said()):
+        assert m.decode_to_tracker(m.encode(good)) == good
