@@ -128,8 +128,8 @@ class Views:
         return {**row, "members": rows, "left_out": left_out}
 
     def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
-        taken, record = swarm.ledger.of(node), swarm.roster.members[node]
-        share, pull = swarm.share_of(node), record.pull
+        taken = swarm.ledger.of(node)
+        share, pull = swarm.share_of(node), swarm.ledger.pulls.get(node)
         return {
             "share": round(share, 4), "complete": share == 1.0,
             "leases": len(swarm.book.runs_of(node)), "shunned": node in swarm.roster.banned,
@@ -226,9 +226,9 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
     for member in list(roster.members.values()):
         has = member.have.bit_count()
         runs += has
-        if member.pull is not None:
+        if (pull := ledger.pulls.get(member.node)) is not None:
             missing += book.run_count - has
-            rate += member.pull.rate(ledger.of(member.node), now)
+            rate += pull.rate(ledger.of(member.node), now)
         await breaks.after_row()
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
@@ -239,7 +239,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": swarm.pulls,
+        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": len(ledger.pulls),
         "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
         "rate": round(rate), "moved_peers": ledger.moved.peers, "moved_origin": ledger.moved.origin,
     }  # fmt: skip

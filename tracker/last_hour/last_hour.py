@@ -35,7 +35,7 @@ class LastHour:
     def hear(self, output: Output) -> None:
         """The coordinator wants something done; what people should know is noted."""
         match output:
-            case Notice(event, node, digest):
+            case Notice(event, node, digest) if event is not Event.DOUBTED:
                 self._note_event(event, node, digest)
             case PullEnded():
                 self._note_pull(output)
@@ -45,7 +45,7 @@ class LastHour:
         totals, swarms = self._tracking.totals(), self._tracking.swarms.values()
         self._traffic.note(
             Totals(self._clock.now(), totals["moved_peers"], totals["moved_origin"]),
-            pulls=sum(swarm.pulls for swarm in swarms),
+            pulls=sum(len(swarm.ledger.pulls) for swarm in swarms),
             nodes=len(self._tracking.registry.nodes),
         )
 

@@ -21,7 +21,6 @@ from p2pcache.core.membership.outputs import (
     Output,
     ReadRun,
     Send,
-    StorageNotice,
 )
 from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
@@ -292,8 +291,6 @@ class MemberHub:
         match output:
             case Notice():
                 self.log.on_notice(output)
-            case StorageNotice():
-                self.log.on_spoken(output)
             case Dial():
                 self._dialer.dial(output)
             case ReadRun():

@@ -4,7 +4,7 @@ import logging
 import time
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.outputs import Event, Notice, StorageNotice
+from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed
 from p2pcache.ids import NodeId, format_node
@@ -74,6 +74,9 @@ class MemberLog:
             self._on_departed(notice.node)
         elif notice.event is Event.UNREACHED:
             self._on_unreached(notice.node, notice.digest)
+        elif notice.event is Event.DOUBTED:
+            level, who = self._level(notice.node), format_node(notice.node)
+            _log.log(level, "model %.12s, node %s: %s", notice.digest, who, notice.text)
 
     def _on_joined(self, node: NodeId) -> None:
         """A node is a member from now on."""
@@ -129,13 +132,6 @@ class MemberLog:
                 "nobody reaches %s, so others read storage: is that port open between the nodes, and the address its "
                 "own? (p2pcache doctor there; --advertise)", who,
             )  # fmt: skip
-
-    def on_spoken(self, spoken: StorageNotice) -> None:
-        """The coordinator has a remark about a member."""
-        who = format_node(spoken.node)
-        _log.log(
-            self._level(spoken.node), "model %.12s, node %s: %s", spoken.digest, who, spoken.text
-        )
 
     def _level(self, node: NodeId) -> int:
         return logging.WARNING if self._has_a_line(node) else logging.DEBUG

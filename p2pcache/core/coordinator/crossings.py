@@ -11,14 +11,7 @@ class Crossings:
         self._turns: dict[tuple[str, str], tuple[NodeId, float]] = {}  # (site, digest) -> until
 
     def take_turn(self, site: str, digest: str, node: NodeId, now: float) -> bool:
-        """Whether a node may bring a model in now; asked again in time, it goes on.
-
-        Args:
-            site: of the node.
-            digest: of the model.
-            node: which asks.
-            now: seconds.
-        """
+        """Whether a node of a site may bring a model in now; asked again in time, it goes on."""
         holder, until = self._turns.get((site, digest), (node, now))
         if holder != node and now < until:
             return False

@@ -14,7 +14,7 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.membership.member_record import MemberRecord
-from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send, StorageNotice
+from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send
 from p2pcache.core.membership.reachability import Bearer, are_all
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
@@ -195,4 +195,4 @@ class OriginDoubts:
                 self._roster.members[node].storage_doubted = False
 
     def _tell(self, node: NodeId, text: str) -> None:
-        self._out.append(StorageNotice(node, self._digest, text))
+        self._out.append(Notice(Event.DOUBTED, node, self._digest, text))

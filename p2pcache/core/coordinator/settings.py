@@ -48,6 +48,4 @@ class TenureSettings:
     retry_s: float = 0.5  # after a call that failed
     look_s: float = 1.0  # a standby's reads: what a takeover may be late
     grace_s: float = 3.0  # after the end, until a holder that can't renew sends its members away
-    margin_s: float = (
-        1.0  # that the holder stops early: clocks may differ by a tenth in their rates
-    )
+    margin_s: float = 1.0  # that the holder stops early: the rates of clocks may differ by a tenth

@@ -19,7 +19,7 @@ from p2pcache.core.membership.reachability import Reachability, are_all, by_id
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
-from p2pcache.core.membership.usage_ledger import PullEnd, RunningPull, UsageLedger
+from p2pcache.core.membership.usage_ledger import PullEnd, UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
@@ -55,8 +55,7 @@ class SwarmTracker:
         self.book = LeaseBook(self.roster, leases, seed, self._bearer)
         self.reach = Reachability(self.roster.members, context.dials, self._bearer)
         self.lost_runs = LostRuns(self.roster, self.book)
-        self.ledger = UsageLedger()
-        self.pulls = 0  # that run, as members tell; for people
+        self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
         self.scheduled = inf  # the wakeup that its owner has noted
@@ -71,30 +70,25 @@ class SwarmTracker:
         self, member: m.Member, said: m.SwarmState, now: float,
         *, announced: bool = False, entered: bool = False,
     ) -> None:  # fmt: skip
-        """A member said how it stands with this model.
+        """A member said how it stands with this model; `check_state` found no fault in that.
 
-        Args:
-            member: who.
-            said: what; `check_state` found no fault in it.
-            now: seconds.
-            announced: when it connected: what it lists is all there is.
-            entered: it takes part from now on, or wants fresh neighbours.
+        `announced`: it has just connected, so what it lists is all there is. `entered`: it takes part from now on, or
+        wants fresh neighbours.
         """
         node, roster = member.node, self.roster
         if announced and node in roster:
-            self._begin_anew(roster.members[node])
+            self._begin_anew(roster.members[node], now)
         has_list = node in roster and node not in roster.complete
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         self._take_in(member, said, reading, now)
         if announced and self.book.keep_only(node, reading, now):
             self.lost_runs.suspect(now)
-        if not said.complete:
-            if (
-                announced or entered or not has_list
-            ):  # else it lost runs, and needs the list from now on
-                self._welcome(node, said)
-        elif entered:  # it dials no one: the list would be out of date before it is of use
+        if (
+            said.complete and entered
+        ):  # it dials no one: the list would be out of date before it is of use
             self._send(node, m.Swarm(self.digest, roster.version, full=True))
+        elif not said.complete and (announced or entered or not has_list):
+            self._welcome(node, said)
 
     def on_report(self, node: NodeId, said: m.LeaseReport, now: float) -> None:
         """What became of leases."""
@@ -137,19 +131,10 @@ class SwarmTracker:
             self._context.out.append(Notice(Event.SHUNNED, node, self.digest))
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float) -> None:
-        """A member has nothing of this model any more, or is gone.
-
-        Args:
-            node: its id.
-            end: how its pull has ended, if there was one; None: it tells that itself.
-            now: seconds.
-        """
-        record, ledger = self.roster.members[node], self.ledger
-        if record.pull is not None and end is not None:
-            seconds, taken = now - record.pull.since, ledger.of(node).since(record.pull.before)
-            said = m.EndedPull(self.digest, ledger.label, 0, seconds, ledger.total_bytes, taken)
-            self._context.out.append(PullEnded(node, said, end, self.share_of(node)))
-        self._set_pull(record, None)
+        """A member has nothing of this model any more, or is gone; `end`: of its pull, if it can't tell that itself."""
+        record, ended = self.roster.members[node], self.ledger.on_left(node, now)
+        if ended is not None and end is not None:
+            self._context.out.append(PullEnded(node, ended, end, self.share_of(node)))
         self.reach.drop(record)
         self.book.drop_reader(node, now)
         self.doubts.on_pull_over(record)
@@ -217,7 +202,6 @@ class SwarmTracker:
         self.lost_runs.check()
         self.reach.check()
         assert not self.reach.changed
-        assert self.pulls == sum(one.pull is not None for one in self.roster.members.values())
         covered = self.lost_runs.covered
         assert not covered & self.book.free or self.book.regranted, "a held run is free"
         assert not self.book.done & ~covered or self.lost_runs.due < inf, "a lost run isn't free"
@@ -227,12 +211,13 @@ class SwarmTracker:
     def _send(self, node: NodeId, message: m.ToAgent) -> None:
         self._context.out.append(Send(node, message))
 
-    def _begin_anew(self, record: MemberRecord) -> None:
+    def _begin_anew(self, record: MemberRecord, now: float) -> None:
         """A member connected again, perhaps as another process: what was held against it is void."""
+        if record.banned:  # it proved its bytes again: it is like a new one
+            self.on_left(record.node, None, now)
+            return
         record.blamed_by, record.introduced, record.read_again_at = frozenset(), 0, -inf
         self.doubts.on_pull_over(record)
-        if record.banned:
-            self.roster.readmit(record)
         self.reach.acquit(record)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
@@ -248,27 +233,19 @@ class SwarmTracker:
         record = self.roster.enter(member)
         if fresh:
             self.reach.review(record)
-        figures = (said.label, said.total_bytes, said.taken)
-        if figures != record.figures:
-            known, record.figures = bool(record.figures[2]), figures
-            self.ledger.on_figures(node, said, known=known)
+        told = (said.label, said.total_bytes, said.taken, said.pulled, said.complete)
+        if told != record.told:
+            known, record.told = bool(record.told[2]), told
+            self.ledger.on_state(node, said, now, known=known)
         record.pulls_all = said.pulled
         if record.have & ~have:
             self.lost_runs.suspect(now)
         self._update_have(record, have, now)
-        if not said.pulled or said.complete:
-            self._set_pull(record, None)
-        elif record.pull is None:
-            self._set_pull(record, RunningPull(now, self.ledger.of(node)))
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(record, credit, self._wanted(said.wanted), now)
         if self.lost_runs.due < inf:
             self.lost_runs.on_answer(node)
-
-    def _set_pull(self, record: MemberRecord, pull: RunningPull | None) -> None:
-        self.pulls += (pull is not None) - (record.pull is not None)
-        record.pull = pull
 
     def _update_have(
         self, record: MemberRecord, have: RunSet, now: float, flow_s: float = 0.0

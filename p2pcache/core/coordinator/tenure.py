@@ -41,15 +41,10 @@ class Contender:
     def __init__(
         self, holder: str, url: str, *, first: int, settings: TenureSettings, now: float
     ) -> None:
-        """A standby that has seen nothing yet.
+        """A standby that has seen nothing yet. `holder` tells this process from all others.
 
-        Args:
-            holder: tells this process from all others.
-            url: where others reach it.
-            first: the least generation of a tenure of ours. Unix seconds do: so a tenure after the record was
-                deleted, which nobody remembers, still has a greater one.
-            settings: times.
-            now: seconds of a clock that doesn't stand still while the process or the machine does.
+        `first`: the least generation of a tenure of ours. Unix seconds do: so a tenure after the record was deleted,
+        which nobody remembers, still has a greater one. `now`: of a clock that never stands still.
         """
         self.active = False
         self.generation = 0  # of our tenure, while active
@@ -85,31 +80,28 @@ class Contender:
 
     def next_call(self, now: float) -> Look | Write | None:
         """The call that is due; None: none is, or one is under way."""
-        if self._under_way or now < self._due:
+        if now < self.next_wakeup():
             return None
         if self.active and now >= self._until + self._settings.grace_s:
             self._step_down()  # agents do better with another tracker, or with none
         self._under_way = True
-        if not self._seen:
-            return Look()
-        if self.active:
+        if self._seen and self.active:
             return self._write(self.generation, now)
-        if self._is_free(now):
+        if self._seen and self._is_free(now):
             return self._write(max(self.highest + 1, self._first), now)
         return Look()
 
     def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
         """The store answered a `Look`: the record and its version, or None."""
-        record, version = found if found is not None else (None, None)
-        self._under_way = False
+        record, self._version = found if found is not None else (None, None)
+        self._under_way, self._seen = False, True
         if record != self._record:
             self._record, self._since = record, now
-        self._version, self._seen = version, True
         if record is not None:
             self.highest = max(self.highest, record.generation)
-        if record is not None and record.holder == self._holder and record.renewal in self._began:
-            self._on_ours(record, now)
-            return
+            if record.holder == self._holder and record.renewal in self._began:
+                self._on_ours(record, now)
+                return
         if self.active:
             self._step_down()
             self._seen = True
@@ -136,10 +128,9 @@ class Contender:
         self._under_way = True  # for ever
         if not self.active:
             return None
-        given = TenureRecord("", "", self.generation, self._renewal + 1, self._settings.ttl_s)
-        version = self._version
         self._step_down()
-        return Write(given, version)
+        given = TenureRecord("", "", self.generation, self._renewal + 1, self._settings.ttl_s)
+        return Write(given, self._version)
 
     # -- inside ------------------------------------------------------------------------------------
 

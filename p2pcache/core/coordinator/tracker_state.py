@@ -23,15 +23,7 @@ from p2pcache.core.coordinator.settings import (
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
 from p2pcache.core.coordinator.waiting_states import WaitingStates
 from p2pcache.core.membership.dialback import Dial, DialBacks
-from p2pcache.core.membership.outputs import (
-    Close,
-    Event,
-    Notice,
-    Output,
-    PullEnded,
-    ReadRun,
-    Send,
-)
+from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
 from p2pcache.core.membership.usage_ledger import PullEnd

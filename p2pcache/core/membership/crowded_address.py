@@ -26,12 +26,7 @@ def crowd_of(address: str) -> str:
 
 
 def oldest_of_the_crowd(guests: Iterable[T], crowd: Callable[[T], str]) -> T | None:
-    """The guest that goes first; None if there is none.
-
-    Args:
-        guests: oldest first.
-        crowd: where a guest comes from, as of `crowd_of`.
-    """
+    """Of guests, oldest first, the one that goes; `crowd` says where one comes from, as of `crowd_of`."""
     present = list(guests)
-    most = Counter(crowd(guest) for guest in present).most_common(1)
+    most = Counter(map(crowd, present)).most_common(1)
     return next((guest for guest in present if crowd(guest) == most[0][0]), None)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from math import inf
 
-from p2pcache.core.membership.usage_ledger import RunningPull
 from p2pcache.core.protocol.messages import Member
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -36,10 +35,7 @@ class Reach(Enum):
 
 @dataclass(slots=True, eq=False)
 class MemberRecord:
-    """One member of one swarm. Times are the tracker's monotonic seconds.
-
-    `check` asserts what holds for one record; the owners of indexes check that these agree with the records.
-    """
+    """One member of one swarm. Times are the tracker's monotonic seconds."""
 
     member: Member
     node: NodeId = field(init=False)
@@ -74,8 +70,8 @@ class MemberRecord:
     read_again_at: float = -inf
     # For people.
     storage_doubted: bool = False  # they were told that it read wrong bytes
-    figures: tuple[str, int, tuple[int, ...]] = ("", 0, ())  # label, bytes, bytes taken
-    pull: RunningPull | None = None  # while it fetches the whole model, as it says itself
+    # Label, bytes of the model, bytes taken, whether it pulls and whether it has all, as it told last.
+    told: tuple[str, int, tuple[int, ...], bool, bool] = ("", 0, (), False, False)
 
     def __post_init__(self) -> None:
         self.move(self.member)

@@ -34,6 +34,7 @@ class Event(StrEnum):
     UNREACHED = "unreached"  # it can't be dialled, or others don't get what it says it has
     SHUNNED = "shunned"  # it sent wrong bytes: nobody asks it for that model any more
     STOPPED = "stopped"  # it read wrong bytes, as others do: nobody gets leases for the model
+    DOUBTED = "doubted"  # what it said of a model's bytes in storage, or what became of that: see the text
 
 
 @dataclass(slots=True)
@@ -43,15 +44,7 @@ class Notice:
     event: Event
     node: NodeId
     digest: str = ""  # of the model that it is about
-
-
-@dataclass(slots=True)
-class StorageNotice:
-    """People should know what a member said of a model's bytes in storage, and what became of it."""
-
-    node: NodeId
-    digest: str
-    text: str
+    text: str = ""  # more about it
 
 
 @dataclass(slots=True)
@@ -73,4 +66,4 @@ class ReadRun:
     run: RunIndex
 
 
-Output = Send | Close | Dial | Notice | StorageNotice | ReadRun | PullEnded
+Output = Send | Close | Dial | Notice | ReadRun | PullEnded

@@ -47,7 +47,7 @@ class Reachability:
         self._bearer = bearer
 
     def review(self, record: MemberRecord) -> None:
-        """A member came, was banned or readmitted, or its dial says something else."""
+        """A member came, was banned, or its dial says something else."""
         if record.banned:
             self._set(record, Reach.UNREACHABLE)
         elif record.node not in self.verdicts:

@@ -38,34 +38,29 @@ def choose(
     size_bytes: int,
     rng: random.Random,
 ) -> list[NodeId]:
-    """The nodes that are to get a model, so that its copies lie far apart.
+    """Up to `count` nodes that are to get a model of this size beside its holders, so that its copies lie far apart.
 
     Each copy goes to the site, and there to the rack, with the fewest copies; of the nodes there to the one with the
-    most free disk. A node whose disk is too small comes last: it would refuse, but its answer tells an operator more
-    than silence.
-
-    Args:
-        candidates: the nodes that may be chosen, by id.
-        holders: the nodes that have the model, or are getting it.
-        count: how many are wanted; fewer come if there are no more.
-        size_bytes: of the model.
-        rng: seeded dice, for nodes that are alike.
+    most free disk; dice decide among equals. A node whose disk is too small comes last: it would refuse, but its answer
+    tells an operator more than silence.
     """
     sites: Counter[str] = Counter()
     copies: Counter[Place] = Counter()
-    for record in holders:
-        _count(record, sites, copies)
     racks: dict[Place, list[tuple[bool, int, float, int]]] = {}  # the best node last
-    for node, record in sorted(candidates.items()):
-        small = record.beat.free_bytes < size_bytes
-        racks.setdefault(_place(record), []).append(
-            (small, -record.beat.free_bytes, rng.random(), node)
-        )
+
+    def add_copy(place: Place) -> None:
+        sites[place[0]] += 1
+        copies[place] += 1
 
     def rank(place: Place) -> tuple[bool, int, int, int, float]:
         small, used, dice, _ = racks[place][-1]
         return small, sites[place[0]], copies[place], used, dice
 
+    for holder in holders:
+        add_copy(_place(holder))
+    for node, record in sorted(candidates.items()):
+        free = record.beat.free_bytes
+        racks.setdefault(_place(record), []).append((free < size_bytes, -free, rng.random(), node))
     for nodes in racks.values():
         nodes.sort(reverse=True)
     heap = [(rank(place), place) for place in racks]
@@ -73,23 +68,13 @@ def choose(
     chosen: list[NodeId] = []
     while heap and len(chosen) < count:
         known, place = heapq.heappop(heap)
-        if (
-            now := rank(place)
-        ) == known:  # else its site got a copy meanwhile: ranks only ever grow
-            node = racks[place].pop()[-1]
-            chosen.append(node)
-            _count(candidates[node], sites, copies)
-            if not racks[place]:
-                continue
-            now = rank(place)
-        heapq.heappush(heap, (now, place))
+        if known == rank(place):  # else its site got a copy meanwhile: ranks only ever grow
+            chosen.append(racks[place].pop()[-1])
+            add_copy(place)
+        if racks[place]:
+            heapq.heappush(heap, (rank(place), place))
     return chosen
 
 
 def _place(record: Node) -> Place:
     return record.member.site, record.member.rack
-
-
-def _count(record: Node, sites: Counter[str], copies: Counter[Place]) -> None:
-    sites[record.member.site] += 1
-    copies[_place(record)] += 1

@@ -92,15 +92,6 @@ class Roster:
         record.banned = True
         self.banned.add(record.node)
 
-    def readmit(self, record: MemberRecord) -> None:
-        """A banned node announced itself: it proved its bytes again, or is another process."""
-        self.banned.remove(record.node)
-        self.members[record.node] = self.members.pop(record.node)  # it comes last, like a new one
-        record.banned, record.pulls_all = False, False
-        record.have = record.degree = 0
-        self._list_joined(record.member)
-        self._index(record)
-
     # -- what they have ------------------------------------------------------------------------------
 
     def set_have(self, record: MemberRecord, have: RunSet) -> RunSet:

@@ -1,7 +1,7 @@
 """A set of ints from which members are drawn at random in constant time, alike in every process."""
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 
 class SampledSet:
@@ -12,11 +12,9 @@ class SampledSet:
 
     __slots__ = ("_items", "_position")
 
-    def __init__(self, members: Iterable[int] = ()) -> None:
+    def __init__(self) -> None:
         self._items: list[int] = []
         self._position: dict[int, int] = {}
-        for member in members:
-            self.add(member)
 
     def __len__(self) -> int:
         return len(self._items)

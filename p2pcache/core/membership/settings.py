@@ -12,8 +12,7 @@ FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each re
 # -- neighbours --
 RACK_SHARE = 2  # half of the neighbours are from the same rack: a link between racks is narrow
 COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and none is overrun
-# Beside them, members that keep parts which nobody else named has: each is one connection more while a pull runs.
-MOST_HOLDERS = 256
+MOST_HOLDERS = 256  # of parts, beside them: each is one connection more while a pull runs
 
 # -- reachability --
 AT_ONCE = 256  # dials under way; one without any answer keeps its place for `DIAL_S`
@@ -31,13 +30,11 @@ LAST_AGAIN_S = 640.0
 # A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
 # balance would turn the site over and over.
 DISBELIEVED = 0.8
-VERDICT_S = (
-    60.0  # how long complaints count: nobody mends a firewall sooner, and a partition may heal
-)
+# How long complaints count: nobody mends a firewall sooner, and a partition may heal.
+VERDICT_S = 60.0
 
 # -- what is remembered --
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
 MOST_DEPARTED = LARGEST_CLUSTER  # nodes that are gone
 MOST_REPLACED = 16  # processes of one id
-# Nodes whose last figures are kept for a model, departed ones included.
-MAX_FIGURES = 2 * LARGEST_CLUSTER
+MAX_FIGURES = 2 * LARGEST_CLUSTER  # nodes whose figures are kept for a model, departed ones too

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from p2pcache.core.membership.settings import MAX_FIGURES
-from p2pcache.core.protocol.messages import SwarmState
+from p2pcache.core.protocol.messages import EndedPull, SwarmState
 from p2pcache.ids import NodeId, Ref, is_spelling_of, spelled
 
 
@@ -59,12 +59,13 @@ class UsageLedger:
     Members tell totals since their start; the ledger adds up what they grew by.
     """
 
-    def __init__(self) -> None:
-        """No member said anything."""
+    def __init__(self, digest: str) -> None:
+        self.pulls: dict[NodeId, RunningPull] = {}
         self.label = ""  # the ref that a member used last
         self.total_bytes = 0
         self.taken = Taken()
         self.moved = Taken()  # of that: what came while its taker was here
+        self._digest = digest
         self._last: dict[NodeId, Taken] = {}
 
     @property
@@ -77,8 +78,27 @@ class UsageLedger:
         name = spelled(self.label)
         return name if is_spelling_of(name, ref) else ref.full_name
 
-    def on_figures(self, node: NodeId, said: SwarmState, *, known: bool = False) -> None:
-        """A member said other figures than before; `known`: not the first ones, of which some are older than we are."""
+    def on_state(self, node: NodeId, said: SwarmState, now: float, *, known: bool = True) -> None:
+        """A member tells something else of itself; of its first figures (not `known`) some may be older than we are."""
+        self._add(node, said, moved=known)
+        if not said.pulled or said.complete:
+            self.pulls.pop(node, None)
+        elif node not in self.pulls:
+            self.pulls[node] = RunningPull(now, self.of(node))
+
+    def on_left(self, node: NodeId, now: float) -> EndedPull | None:
+        """A member is here no longer; returns its pull, if one ran."""
+        pull = self.pulls.pop(node, None)
+        if pull is None:
+            return None
+        taken = self.of(node).since(pull.before)
+        return EndedPull(self._digest, self.label, 0, now - pull.since, self.total_bytes, taken)
+
+    def of(self, node: NodeId) -> Taken:
+        """What a member took."""
+        return self._last.get(node, Taken())
+
+    def _add(self, node: NodeId, said: SwarmState, *, moved: bool) -> None:
         if said.label.lower() == self.label.lower():
             # Not all members know its capitals, which sort before small letters.
             self.label = min(said.label, self.label)
@@ -90,12 +110,8 @@ class UsageLedger:
         now = Taken(*said.taken)
         grown = now.since(self.of(node))
         self.taken = self.taken.with_more(grown)
-        if known:
+        if moved:
             self.moved = self.moved.with_more(grown)
         if node not in self._last and len(self._last) >= MAX_FIGURES:
             self._last.pop(next(iter(self._last)))
         self._last[node] = now
-
-    def of(self, node: NodeId) -> Taken:
-        """What a member took."""
-        return self._last.get(node, Taken())

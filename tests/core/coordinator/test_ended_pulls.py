@@ -18,7 +18,7 @@ def pulled(have: int, taken: tuple[int, ...], *, pulls: bool = True) -> m.SwarmS
 
 
 def pulls_of(tracking: TrackerState) -> int:
-    return tracking.swarms[X].pulls if X in tracking.swarms else 0
+    return len(tracking.swarms[X].ledger.pulls) if X in tracking.swarms else 0
 
 
 def test_a_pull_runs_from_the_word_to_the_word() -> None:
@@ -27,7 +27,7 @@ def test_a_pull_runs_from_the_word_to_the_word() -> None:
     world.announce(2, pulled(bitset.full(RUNS), (0, 0, 0)))
     assert pulls_of(world.tracking) == 1, "who has all pulls no more, whatever it says"
     world.say(1, m.Heartbeat(swarms=(pulled(HALF, (1200, 400, 0)),)))
-    pull = world.tracking.swarms[X].roster.members[1].pull
+    pull = world.tracking.swarms[X].ledger.pulls.get(1)
     assert pull is not None
     assert pull.rate(Taken(1200, 400, 0), world.now + 4) == 400.0
     world.say(1, m.Heartbeat(swarms=(pulled(HALF, (1200, 400, 0), pulls=False),)))
@@ -41,7 +41,7 @@ def test_bytes_from_before_the_tracker_knew_the_member_are_no_traffic() -> None:
     world.say(1, m.Heartbeat(swarms=(pulled(HALF << 1, (1100, 600, 7)),)))
     totals = world.tracking.totals()
     assert (totals["moved_peers"], totals["moved_origin"]) == (100, 0)
-    pull = world.tracking.swarms[X].roster.members[1].pull
+    pull = world.tracking.swarms[X].ledger.pulls.get(1)
     assert pull is not None
     assert pull.before == (1000, 600, 0)
     world.say(1, m.Exit(X))

@@ -12,14 +12,7 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import (
-    Close,
-    Notice,
-    Output,
-    PullEnded,
-    ReadRun,
-    StorageNotice,
-)
+from p2pcache.core.membership.outputs import Close, Notice, Output, PullEnded, ReadRun
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -81,8 +74,6 @@ class TrackerMachine(RuleBasedStateMachine):
             if isinstance(output, Close):
                 agent.connected = False
                 todo += self.tracking.on_disconnected(output.node, self.now)
-                continue
-            if isinstance(output, StorageNotice):
                 continue
             if isinstance(output, ReadRun):
                 todo += self.tracking.on_witness_report(output, WitnessReport.NONE, self.now)

@@ -7,16 +7,7 @@ from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.dialback import Dial
-from p2pcache.core.membership.outputs import (
-    Close,
-    Event,
-    Notice,
-    Output,
-    PullEnded,
-    ReadRun,
-    Send,
-    StorageNotice,
-)
+from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 
@@ -45,7 +36,7 @@ class World:
             WitnessReport.NONE
         )  # what the tracker finds when it reads itself; None: it reads yet
         self.reads: list[ReadRun] = []  # that it was asked for
-        self.spoken: list[StorageNotice] = []
+        self.spoken: list[Notice] = []
         self.told: list[Output] = []  # what people should know of pulls, liars and stopped models
 
     def take(self, out: list[Output]) -> None:
@@ -57,7 +48,7 @@ class World:
                     self.closed.append(node)
                 case Dial():
                     self.dials[output.member.node] = output
-                case StorageNotice():
+                case Notice(Event.DOUBTED):
                     self.spoken.append(output)
                 case PullEnded() | Notice(Event.SHUNNED | Event.STOPPED):
                     self.told.append(output)

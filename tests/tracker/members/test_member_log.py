@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.outputs import Event, Notice, StorageNotice
+from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.errors import NotAllowed, RemoteProtocolError
@@ -141,5 +141,5 @@ def test_unreached_members_are_named_while_there_are_lines(lines: pytest.LogCapt
 
 def test_remarks_are_named_by_model(lines: pytest.LogCaptureFixture) -> None:
     log = MemberLog(tracking(7), Clock())
-    log.on_spoken(StorageNotice(7, DIGEST, "its storage is wrong"))
+    log.on_notice(Notice(Event.DOUBTED, 7, DIGEST, "its storage is wrong"))
     assert lines.messages == [f"model {DIGEST[:12]}, node {format_node(7)}: its storage is wrong"]
