@@ -19,7 +19,6 @@ from p2pcache.core.membership.reachability import Bearer, are_all
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -58,9 +57,8 @@ class DoubtedRun:
 class OddStorage:
     """A node whose own storage is odd, or whose word no other can confirm."""
 
-    run: RunIndex
-    reason: OddReason
-    wanted: RunSet = ALL
+    stop: m.Stop  # it is told once that no other node reads what it lacks
+    wanted: RunSet
     told: bool = False
 
 
@@ -68,14 +66,8 @@ class OriginDoubts:
     """The doubts of one swarm: which nodes read which runs wrong, and what follows."""
 
     def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer, out: list[Output]) -> None:
-        """No run is doubted yet.
-
-        Args:
-            roster: the swarm's members.
-            book: its leases.
-            bearer: maps a node id to what it stands for as a witness.
-            out: outputs are appended to it.
-        """
+        """No run is doubted yet; outputs are appended to `out`."""
+        self.stop: m.Stop | None = None  # what all are told of a model whose bytes are wrong
         self.odd: dict[NodeId, OddStorage] = {}  # these get no lease until their pull ends
         self.runs: dict[RunIndex, DoubtedRun] = {}
         self._digest = roster.digest
@@ -91,9 +83,7 @@ class OriginDoubts:
         for run in self._book.on_failed(node, runs, now):
             if not record.storage_doubted:
                 record.storage_doubted = True
-                self._tell(
-                    node, f"it says that storage has run {run} of the model not at all, or wrong"
-                )
+                self._tell(node, f"it says that storage has run {run} not at all, or wrong")
             if node not in self.odd:
                 doubt = self.runs.get(run)
                 # What was found is found anew after a while: mounts are mended, and disks rot.
@@ -140,9 +130,9 @@ class OriginDoubts:
         """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
         # The origin may have been repaired; two wrong reads more tell if it wasn't.
         if not len(self._book.readers) and now >= self._stopped_at + STOP_S:
-            self._book.stopped = None
+            self.stop = self._book.stopped = None
             self.runs.clear()
-        return self._book.stopped is None
+        return self.stop is None
 
     def tell_hopeless(self) -> None:
         """Tell the nodes of odd storage once that no other node reads what they lack."""
@@ -151,19 +141,12 @@ class OriginDoubts:
         for node, odd in self.odd.items():
             if not odd.told and odd.wanted & self._book.free:
                 odd.told = True
-                reason = _ODD[odd.reason].format(odd.run)
-                self._out.append(Send(node, m.Stop(self._digest, odd.run, reason, odd.reason)))
-
-    def stop_message(self) -> m.Stop:
-        """What all members are told of a model whose bytes are wrong."""
-        run = self._book.stopped if self._book.stopped is not None else -1
-        reason = f"run {run} is gone there, or doesn't match the manifest"
-        return m.Stop(self._digest, run, reason)
+                self._out.append(Send(node, odd.stop))
 
     def _judge(self, run: RunIndex, now: float) -> None:
         """Decide what follows for a run that may be doubted."""
         doubt = self.runs.get(run)
-        if doubt is None or self._book.stopped is not None:
+        if doubt is None or self.stop is not None:
             return
         bearers = {self._bearer(node) for node in doubt.accusers}
         if doubt.witness is WitnessReport.RIGHT or doubt.right - bearers:
@@ -178,19 +161,21 @@ class OriginDoubts:
 
     def _stop(self, doubt: DoubtedRun, run: RunIndex, now: float) -> None:
         self._book.stopped, self._stopped_at = run, now
+        reason = f"run {run} is gone there, or doesn't match the manifest"
+        self.stop = stop = m.Stop(self._digest, run, reason)
         for node in doubt.accusers:
             self._tell(node, f"by its word, too, run {run} is wrong in storage: nobody gets leases")
         self._out += [Notice(Event.STOPPED, node, self._digest) for node in [*doubt.accusers][:1]]
-        stop = self.stop_message()
         self._out += [Send(other, stop) for other in self._roster.needy()]
 
     def _call_odd(self, doubt: DoubtedRun, run: RunIndex, reason: OddReason) -> None:
+        stop = m.Stop(self._digest, run, _ODD[reason].format(run), reason)
         for node in [one for one in doubt.accusers if one not in self.odd]:
             record = self._book.readers.working.get(node)
             if record is not None:
-                self.odd[node] = OddStorage(run, reason, record.wanted)
+                self.odd[node] = OddStorage(stop, record.wanted)
                 self._book.set_credit(node, 0)
-                self._tell(node, f"it gets no leases for this pull: {_ODD[reason].format(run)}")
+                self._tell(node, f"it gets no leases for this pull: {stop.reason}")
             elif node in self._roster:
                 self._roster.members[node].storage_doubted = False
 

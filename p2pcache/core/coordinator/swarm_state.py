@@ -186,14 +186,13 @@ class SwarmTracker:
 
     def next_wakeup(self) -> float:
         """When `step` has something to do next."""
-        times = [self.book.next_wakeup(grants=self._grants), self.roster.flush_at()]
-        if self.lost_runs.due < inf:
-            times.append(self.lost_runs.due)
+        book_at = self.book.next_wakeup(grants=self._grants)
+        times = [self.roster.flush_at(), self.lost_runs.due, inf if book_at is None else book_at]
         if self.reach.verdicts:
             times.append(self.reach.next_wakeup())
         if self.barrier.awaited and self.book.free and len(self.book.readers):
             times.append(self.barrier.until)
-        return min((t for t in times if t is not None), default=inf)
+        return min(times)
 
     def check(self) -> None:
         """Assert every invariant of the parts."""
@@ -276,9 +275,9 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
 
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
-        stopped = credit > 0 and self.book.stopped is not None
-        if stopped and not self.doubts.resume(now):
-            self._send(record.node, self.doubts.stop_message())
+        stop = self.doubts.stop
+        if credit > 0 and stop is not None and not self.doubts.resume(now):
+            self._send(record.node, stop)
             return
         readers = self.book.readers
         had_readers = readers.fit > 0

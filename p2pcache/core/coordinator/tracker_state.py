@@ -330,15 +330,15 @@ class TrackerState:
             self.swarms[said.digest] = swarm
         named = NAMED_BYTES * len(said.known[:MAX_AWAITED])
         record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8 + named)
-        while record.cost_bytes > MAX_MEMBER_BYTES and record.oldest != said.digest:
-            self._leave(record, record.oldest, now)
+        while record.cost_bytes > MAX_MEMBER_BYTES and len(record.digests) > 1:
+            self._leave(record, next(iter(record.digests)), now)  # it told of it the longest ago
         return swarm
 
     def _leave(self, record: Node, digest: str, now: float, end: PullEnd | None = None) -> None:
         """A member takes part in a swarm no longer; `end`: how its pull ended, if it can't tell that itself."""
         if digest not in record.digests:
             return
-        record.give_back(digest)
+        record.cost_bytes -= record.digests.pop(digest)
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
         if len(swarm.roster):

@@ -42,15 +42,6 @@ class Node:
         self.digests[digest] = max(before, cost)
         self.cost_bytes += self.digests[digest] - before
 
-    @property
-    def oldest(self) -> str:
-        """The swarm of which it told the longest ago."""
-        return next(iter(self.digests))
-
-    def give_back(self, digest: str) -> None:
-        """The node isn't in that swarm any more."""
-        self.cost_bytes -= self.digests.pop(digest)
-
 
 class Registry:
     """Members by id. A member ends by leaving, by silence, or when a broken connection isn't renewed.
@@ -59,7 +50,6 @@ class Registry:
     """
 
     def __init__(self, settings: MemberSettings) -> None:
-        """No member yet."""
         self.nodes: dict[NodeId, Node] = {}
         self.departed: OrderedDict[NodeId, Node] = OrderedDict()  # within `REMEMBERED_S`
         self.joined = self.left = self.lost = 0  # members, since the start

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import chain, islice
+from math import inf
 from operator import or_
 
 from p2pcache.core import bitset
@@ -48,7 +49,7 @@ class Roster:
         self._joined: dict[NodeId, Member] = {}  # since the last flush
         self._left: set[NodeId] = set()
         self._list: Swarm | None = None  # the full list of `version`, until the next change
-        self._flushed_at = float("-inf")
+        self._flushed_at = -inf
 
     def __len__(self) -> int:
         return len(self.members)
@@ -78,10 +79,7 @@ class Roster:
 
     def remove(self, node: NodeId) -> None:
         """A node takes part no longer: its record is dropped."""
-        record = self.members.pop(node, None)
-        if record is None:
-            return
-        self._unindex(record)
+        self._unindex(self.members.pop(node))
         self.banned.discard(node)
         if self._joined.pop(node, None) is None:
             self._left.add(node)
@@ -178,16 +176,15 @@ class Roster:
         known = tuple(self.members[n].member for n in chosen)
         return Swarm(self.digest, self.version, full=False, joined=known, neighbours=chosen)
 
-    def flush_at(self) -> float | None:
-        """When the next delta may go out; None when nothing changed."""
+    def flush_at(self) -> float:
+        """When the next delta may go out; inf when nothing changed."""
         if not self._joined and not self._left:
-            return None
+            return inf
         return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self.members))
 
     def flush_list(self, now: float) -> Swarm | None:
         """The delta since the last flush, one object for all; None if nothing is due."""
-        due = self.flush_at()
-        if due is None or now < due:
+        if now < self.flush_at():
             return None
         self._flushed_at = now
         self.version += 1
@@ -231,12 +228,8 @@ class Roster:
             near = rack.draw(self._rng, len(rack))
             chosen |= dict.fromkeys(near + everyone.draw(self._rng, len(everyone)))
         else:
-            shares = (
-                (rack, count // RACK_SHARE),
-                (self.complete, count // COMPLETE_SHARE),
-                (everyone, count),
-            )
-            for group, share in shares:
+            complete, whole = self.complete, count // COMPLETE_SHARE
+            for group, share in ((rack, count // RACK_SHARE), (complete, whole), (everyone, count)):
                 missing = count + 1 - len(chosen)
                 chosen |= dict.fromkeys(self._draw(group, min(share, missing), chosen))
         return list(chosen)[1:]
