@@ -251,8 +251,9 @@ class Keeping:
         while self._reports:
             node, said = self._reports.popleft()
             self._moved = self._hear(node, said, now) or self._moved
+        nodes = self._tracking.registry.nodes
         heard = [
-            n for n, at in self._new.items() if at <= now and n not in self._tracking.waiting.lists
+            n for n, at in self._new.items() if at <= now and not (n in nodes and nodes[n].waiting)
         ]
         for node in heard:
             del self._new[node]

@@ -21,7 +21,6 @@ from p2pcache.core.coordinator.settings import (
     SWARMS_AT_ONCE,
 )
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
-from p2pcache.core.coordinator.waiting_states import WaitingStates
 from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
 from p2pcache.core.membership.registry import Node, Registry
@@ -60,7 +59,6 @@ class TrackerState:
         self.registry = Registry(members)
         self.dials = DialBacks()
         self.swarms: dict[str, SwarmTracker] = {}
-        self.waiting = WaitingStates()  # told, and not taken in yet
         self._out: list[Output] = []  # since the last call ended
         self._context = TrackerContext(
             epoch, members, leases, self.registry.nodes, self.dials, self._out
@@ -70,6 +68,7 @@ class TrackerState:
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
+        self._turns: dict[NodeId, None] = {}  # members of whom states wait
         self._settled_at = -inf  # when swarms were last settled
         self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
@@ -97,7 +96,7 @@ class TrackerState:
                 self._take_in_waiting(record, now, said.digest)
                 self._take_in(record, said, now, entered=True)
             case m.Exit(digest):
-                self.waiting.pick(node, digest)
+                record.waiting.pop(digest, None)
                 self._leave(record, digest, now)
                 self._settle_due(now)
             case m.Leaving():
@@ -109,9 +108,7 @@ class TrackerState:
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
-        self.registry.on_disconnected(node, now)
-        self.waiting.forget(node)
-        record = self.registry.nodes.get(node)
+        record = self.registry.on_disconnected(node, now)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
             self._settle_soon(self.swarms[digest], now)
@@ -149,7 +146,7 @@ class TrackerState:
 
     def next_wakeup(self) -> float:
         """When `tick` wants to be called next (may be in the past: then at once); inf: never, as it stands."""
-        if self.waiting.lists:
+        if self._turns:
             return -inf
         swarms_at = self._due[0][0] if self._due else inf
         return min(self.registry.look_at, self.dials.next_wakeup(), swarms_at)
@@ -188,7 +185,7 @@ class TrackerState:
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
         assert all(r.cost_bytes == sum(r.digests.values()) for r in nodes.values())
-        assert all(self.waiting.lists.values())
+        assert self._turns.keys() >= {n for n, r in nodes.items() if r.waiting}
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
@@ -243,7 +240,6 @@ class TrackerState:
             self._cluster.tell_all(node, self.registry.nodes)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(record, digest, now)
-        self.waiting.forget(node)
         self._hear(record, said.swarms, now, announced=True)
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
@@ -257,32 +253,40 @@ class TrackerState:
         self, record: Node, states: tuple[m.SwarmState, ...], now: float, *, announced: bool
     ) -> None:
         """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
-        node = record.member.node
-        if not self.waiting.lists and len(states) <= SWARMS_AT_ONCE:
+        if not record.waiting and len(states) <= SWARMS_AT_ONCE:
             for said in states:
                 self._take_in(record, said, now, announced=announced)
             return
-        self.waiting.add(node, states[: m.MAX_TOLD], announced=announced)
-        for _ in range(min(SWARMS_AT_ONCE, len(states))):
+        for said in states[: m.MAX_TOLD]:
+            _, before = record.waiting.pop(said.digest, (said, False))
+            record.waiting[said.digest] = said, announced or before
+        for _ in range(SWARMS_AT_ONCE):
             self._take_in_waiting(record, now)
+        self._turns[record.member.node] = None
 
     def _hear_waiting(self, now: float) -> None:
+        """Members take turns, so that nobody waits for another one's long list."""
         for _ in range(SWARMS_AT_ONCE):
-            if not self.waiting.lists:
+            node = next(iter(self._turns), None)
+            if node is None:
                 return
-            node = self.waiting.next_member()
+            del self._turns[node]
+            record = self.registry.nodes.get(node)
+            if record is None or not record.waiting:
+                continue
+            self._turns[node] = None
             try:
-                self._take_in_waiting(self.registry.nodes[node], now)
+                self._take_in_waiting(record, now)
             except RemoteProtocolError as error:
-                self.waiting.forget(node)
+                record.waiting.clear()
                 self._out.append(Close(node, str(error)))
 
     def _take_in_waiting(self, record: Node, now: float, digest: str = "") -> None:
         """Take in what waits of a member: of this swarm, or else what it told of first."""
-        if self.waiting.lists:
-            waiting = self.waiting.pick(record.member.node, digest)
-            if waiting is not None:
-                self._take_in(record, waiting.said, now, announced=waiting.announced)
+        digest = digest or next(iter(record.waiting), "")
+        if digest in record.waiting:
+            said, announced = record.waiting.pop(digest)
+            self._take_in(record, said, now, announced=announced)
 
     def _take_in(
         self, record: Node, said: m.SwarmState, now: float,
@@ -351,7 +355,6 @@ class TrackerState:
     def _forget(self, node: NodeId, now: float, *, lost: bool) -> None:
         record = self.registry.forget(node, now, lost=lost)
         self.dials.forget(node)
-        self.waiting.forget(node)
         if record is not None:
             self._out.append(Notice(Event.LOST if lost else Event.LEFT, node))
             self._cluster.on_left(node)

@@ -8,7 +8,7 @@ import msgspec
 
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
 from p2pcache.core.membership.usage_ledger import PullEnd
-from p2pcache.core.protocol.messages import Announce, Heartbeat, Member
+from p2pcache.core.protocol.messages import Announce, Heartbeat, Member, SwarmState
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
 
@@ -30,6 +30,8 @@ class Node:
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
+    # States of swarms that it told of in a long list and that are yet to be taken in; and whether it announced them.
+    waiting: dict[str, tuple[SwarmState, bool]] = field(default_factory=dict)
 
     @property
     def room_bytes(self) -> int:
@@ -66,6 +68,7 @@ class Registry:
             self.departed.pop(node, None)
             self.joined += 1
         record.member, record.said, record.connected = member, said, True
+        record.waiting.clear()
         self.on_sign_of_life(node, now)
         return record
 
@@ -82,12 +85,14 @@ class Registry:
         """Take over what a heartbeat says about the node itself."""
         self.nodes[node].beat = msgspec.structs.replace(said, swarms=(), ended=())
 
-    def on_disconnected(self, node: NodeId, now: float) -> None:
+    def on_disconnected(self, node: NodeId, now: float) -> Node | None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""
         record = self.nodes.get(node)
         if record is not None and record.connected:
             record.connected = False
+            record.waiting.clear()
             self._set_end(record, now + self._settings.reconnect_grace_s)
+        return record
 
     def forget(self, node: NodeId, now: float, *, lost: bool) -> Node | None:
         """A member is gone for good, without a goodbye if it is `lost`; returns what was known of it."""
