@@ -15,7 +15,6 @@ from p2pcache.core import backoff
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.settings import (
     AGAIN_S,
-    AT_ONCE,
     BURST_S,
     DISBELIEVED,
     DOUBT_AFTER_S,
@@ -68,7 +67,6 @@ class DialBacks:
         self._due: list[tuple[float, NodeId]] = []  # first come, first dialled
         self._silent_at: deque[tuple[float, Dial]] = deque()  # dials of unknown nodes
         self._dials = 0  # dials begun; each has its number
-        self._open = 0  # dials that haven't ended, also of nodes that have left
         self._free_at = -inf  # when the next dial may begin
 
     def reach(self, node: NodeId) -> Reach:
@@ -105,8 +103,7 @@ class DialBacks:
             self._plan(known, known.begun + LEAST_PAUSE_S)
 
     def on_ended(self, dial: Dial, *, reached: bool, now: float) -> None:
-        """A dial has ended; each dial of `step` ends once."""
-        self._open -= 1
+        """A dial has ended."""
         known = self._nodes.get(dial.member.node)
         if known is None or known.dial != dial:
             return  # it left meanwhile, or has moved
@@ -136,7 +133,7 @@ class DialBacks:
             if known is not None and known.next_at == when:
                 if not known.here:
                     del self._nodes[node]
-                elif self._open >= AT_ONCE or now < self._free_at:
+                elif now < self._free_at:
                     break
                 else:
                     begun.append(self._begin(known, now))
@@ -153,16 +150,14 @@ class DialBacks:
     def next_wakeup(self) -> float:
         """When `doubt_late` and `step` have something to do."""
         doubt_at = self._silent_at[0][0] if self._silent_at else inf
-        if not self._due or self._open >= AT_ONCE:
-            return doubt_at
-        return min(doubt_at, max(self._due[0][0], self._free_at))
+        dial_at = max(self._due[0][0], self._free_at) if self._due else inf
+        return min(doubt_at, dial_at)
 
     def check(self) -> None:
         """Assert the invariants; O(nodes)."""
         nodes = self._nodes.values()
         tried = [known for known in nodes if known.reach is not Reach.UNKNOWN]
         assert self._counts == Counter((known.member.site, known.reach) for known in tried)
-        assert sum(known.dial is not None for known in nodes) <= self._open
         due = set(self._due)
         for node, known in self._nodes.items():
             assert known.next_at == inf or (known.next_at, node) in due
@@ -178,7 +173,6 @@ class DialBacks:
 
     def _begin(self, known: _DialRecord, now: float) -> Dial:
         self._dials += 1
-        self._open += 1
         self._free_at = max(self._free_at, now - BURST_S) + 1 / RATE
         known.dial, known.begun, known.next_at = Dial(self._dials, known.member), now, inf
         if known.reach is Reach.UNKNOWN:

@@ -15,8 +15,8 @@ COMPLETE_SHARE = 6  # a sixth (4 of 24) have everything: no run is far away, and
 MOST_HOLDERS = 256  # of parts, beside them: each is one connection more while a pull runs
 
 # -- reachability --
-AT_ONCE = 256  # dials under way; one without any answer keeps its place for `DIAL_S`
-RATE = 500.0  # dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves
+# Dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves. Some 600 are under way.
+RATE = 500.0
 BURST_S = 0.125  # of that rate at once, after a pause
 LEAST_PAUSE_S = 2.0  # between two dials of one node, whatever it announces: longer than a dial
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
