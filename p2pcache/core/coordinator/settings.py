@@ -30,7 +30,6 @@ SCARCE = 2  # holders at most, for a member that waits in vain to complain of th
 IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
 AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
 MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
-AGAIN_AFTER_S = IN_VAIN_S / 2  # two notices that are nearer to one another are one
 
 # -- wrong bytes in storage --
 STOP_S = 30.0  # no leases, or pods that restart would read them for ever

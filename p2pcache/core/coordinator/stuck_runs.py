@@ -8,7 +8,6 @@ or in a part of the swarm that is, and learns of the others' runs window after w
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
-    AGAIN_AFTER_S,
     AGAIN_TIMES,
     IN_VAIN_S,
     INTRODUCED,
@@ -90,10 +89,8 @@ class StuckRuns:
         self, record: MemberRecord, in_vain: RunSet, lacks: RunSet, now: float
     ) -> RunSet:
         """Have runs read again though others have them, as they say; returns the runs."""
-        since_s, count = now - record.read_again_at, MOST_AGAIN
-        if since_s < AGAIN_AFTER_S:
-            return 0
-        if since_s < VERDICT_S:
+        count = MOST_AGAIN
+        if now < record.read_again_at + VERDICT_S:
             in_vain, count = lacks, min(AGAIN_TIMES * record.read_again, MOST_AGAIN)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:

@@ -7,7 +7,6 @@ from math import inf
 import msgspec
 
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
-from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member, SwarmState
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
@@ -105,13 +104,6 @@ class Registry:
             if len(self.departed) > MOST_DEPARTED:
                 self.departed.popitem(last=False)
         return record
-
-    def pull_end(self, node: NodeId) -> PullEnd | None:
-        """How the pulls of a node that is gone have ended; None: it is a member, and tells that itself."""
-        gone = self.departed.get(node)
-        if gone is None:
-            return None
-        return PullEnd.LOST if gone.lost else PullEnd.LEFT
 
     def departed_since(self, since: float) -> dict[NodeId, Node]:
         """Nodes that are gone since a time; those that went before are forgotten."""

@@ -2,7 +2,6 @@
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import (
-    AGAIN_AFTER_S,
     IN_VAIN_S,
     MOST_AGAIN,
 )
@@ -84,20 +83,6 @@ def test_notices_while_it_reads_free_nothing() -> None:
         part.wait()
         part.say()
     assert book.regranted == 32 + 128
-
-
-def test_two_notices_at_once_are_one() -> None:
-    part = Part()
-    part.steps(2)
-    part.say()
-    part.read()
-    part.say()
-    part.wait(AGAIN_AFTER_S - 0.5)
-    part.say()
-    assert part.read() == 0
-    part.wait(1.0)  # the next one may come somewhat early
-    part.say()
-    assert part.read() == 512
 
 
 def test_after_a_while_it_is_introduced_anew() -> None:
