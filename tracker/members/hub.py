@@ -327,7 +327,7 @@ class MemberHub:
 
     def _arm(self) -> None:
         wakeup = self._tracking.next_wakeup()
-        if wakeup is None or wakeup >= self._timer_at or self._closing:
+        if wakeup >= self._timer_at or self._closing:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -149,7 +149,7 @@ class SimTracker:
         if self._check_every and self.heard % self._check_every == 0:
             mind.check()
         wake = mind.next_wakeup()
-        if wake is not None and wake < self._timer:
+        if wake < self._timer:
             self._timer = wake
             env.world.at(wake, self._tick, wake)
 

@@ -44,7 +44,7 @@ def longest(world: World, node: int, message: m.ToTracker) -> float:
     timed(lambda: world.tracking.handle(node, m.decode_to_tracker(m.encode(message)), world.now))
     for _ in range(2000):
         due = world.tracking.next_wakeup()
-        if due is None or due > world.now + 8:
+        if due > world.now + 8:
             break
         world.now = max(world.now, due)
         timed(lambda: world.tracking.tick(world.now))

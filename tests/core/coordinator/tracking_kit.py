@@ -72,7 +72,7 @@ class World:
         beats = self.now + 2.0
         while True:
             due = self.tracking.next_wakeup()
-            step = min(end, beats, max(self.now, due) if due is not None else end)
+            step = min(end, beats, max(self.now, due))
             self.now = step
             self.take(self.tracking.tick(self.now))
             if self.now >= beats:
