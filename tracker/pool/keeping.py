@@ -252,9 +252,8 @@ class Keeping:
             node, said = self._reports.popleft()
             self._moved = self._hear(node, said, now) or self._moved
         nodes = self._tracking.registry.nodes
-        heard = [
-            n for n, at in self._new.items() if at <= now and not (n in nodes and nodes[n].waiting)
-        ]
+        late = [n for n, at in self._new.items() if at <= now]
+        heard = [n for n in late if n not in nodes or not nodes[n].waiting]
         for node in heard:
             del self._new[node]
         self._dirty.update(heard)

@@ -22,9 +22,7 @@ MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 NOT_ALLOWED = 4403  # close code during the handshake: not a member, the reason says why
 CLONED_ID = 4409  # close code: another live agent has the same node id; the reason says where it is
 MANIFEST_PART_BYTES = 1024 * 1024  # manifests travel in parts, so that no message is large
-NODE_MANIFEST_BYTES = (
-    256 * 1024
-)  # of a part that a node gives the tracker: a short message holds it
+NODE_MANIFEST_BYTES = 256 * 1024  # of a part that a node gives: a short message holds it
 # Of a message that doesn't list swarms: two bitmaps of the largest model, and thousands of numbers.
 MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
@@ -178,9 +176,7 @@ class LeaseReport(_Message, tag=5, frozen=True):
     returned: tuple[RunIndex, ...] = ()
     credit: int = -1  # new credit, or -1: as before
     wanted: bytes = b""  # with a credit: the only runs whose leases it can use; empty: all
-    demanded: tuple[
-        RunIndex, ...
-    ] = ()  # urgent: a loader waits for these, they are to be read first
+    demanded: tuple[RunIndex, ...] = ()  # a loader waits for these: they are to be read first
     flow_s: float = 0.0  # of a run in `done`: seconds from its first byte to its end; 0: not known
 
 
@@ -268,9 +264,7 @@ class Swarm(_Message, tag=33, frozen=True):
     full: bool
     joined: tuple[Member, ...] = ()
     left: tuple[NodeId, ...] = ()
-    neighbours: tuple[
-        NodeId, ...
-    ] = ()  # nodes to dial, in order of preference; may be empty in deltas
+    neighbours: tuple[NodeId, ...] = ()  # to dial, in order of preference; may be empty in deltas
     # Indices 7 and 8 are taken: the tracker of the release before names suppliers and roots there (docs/lab/0042).
 
 
