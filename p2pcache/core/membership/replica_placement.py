@@ -1,6 +1,5 @@
 """Which nodes of a cluster fetch a model before anybody asks for it, so that its copies lie far apart."""
 
-import heapq
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -63,16 +62,13 @@ def choose(
         racks.setdefault(_place(record), []).append((free < size_bytes, -free, rng.random(), node))
     for nodes in racks.values():
         nodes.sort(reverse=True)
-    heap = [(rank(place), place) for place in racks]
-    heapq.heapify(heap)
     chosen: list[NodeId] = []
-    while heap and len(chosen) < count:
-        known, place = heapq.heappop(heap)
-        if known == rank(place):  # else its site got a copy meanwhile: ranks only ever grow
-            chosen.append(racks[place].pop()[-1])
-            add_copy(place)
-        if racks[place]:
-            heapq.heappush(heap, (rank(place), place))
+    while racks and len(chosen) < count:
+        place = min(racks, key=rank)
+        chosen.append(racks[place].pop()[-1])
+        add_copy(place)
+        if not racks[place]:
+            del racks[place]
     return chosen
 
 
