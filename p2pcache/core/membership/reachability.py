@@ -56,16 +56,9 @@ class Reachability:
     def on_complaint(
         self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
     ) -> bool:
-        """A member waits in vain for what another one has.
+        """A member waits in vain for what another one has; `waiting`: all that could complain.
 
-        Args:
-            record: of the other one.
-            node: the member that complains.
-            waiting: all members that could complain.
-            now: seconds.
-
-        Returns:
-            Whether the other one is called unreachable for that from now on.
+        Returns whether the other one is called unreachable for that from now on.
         """
         record.complained_by |= {node}
         if record.banned:
