@@ -26,27 +26,23 @@ class BridgeTimer:
         self._waits_since = now
 
     def look_beyond(self, requests: Iterable[PeerRequest], now: float) -> float:
-        """Look at what waits beyond the boundaries, if it is time to; returns the next deadline.
-
-        Args:
-            requests: all in flight.
-            now: seconds.
-        """
-        if not self._book.has_boundaries or not self._states.needed or not self._on.bridge_review:
+        """Look at what waits beyond the boundaries, if it is time to; returns the next deadline."""
+        needed = self._states.needed
+        if not self._book.has_boundaries or not needed or not self._on.bridge_review:
             self._waits_since = math.inf
             return math.inf
         # While storage is slow nothing waits out there, and the first runs that appear are left to their bridges.
-        waits = any(self._book.only_beyond(self._states.needed))
+        waits = any(self._book.only_beyond(needed))
         self._waits_since = min(self._waits_since, now) if waits else now
         least_s = self._settings.cross_after_s
         pause_s = self._timing.bridge_patience_s(least_s)
         if now >= self._looked_at + pause_s:
             # A bridge behind a full uplink is as slow as our own requests across the boundary are at this moment.
-            ages_s = [now - one.started for one in requests if one.live and one.peer.distance]
+            ages_s = [now - one.started for one in requests if one.peer.distance]
             pause_s = max(pause_s, self._timing.bridge_patience_s(least_s, ages_s))
         if now >= self._looked_at + pause_s or (self._may_look_early and self._starved(now)):
             self._looked_at = now
-            self._book.review_bridges(self._states.needed, starved=self._starved(now))
+            self._book.review_bridges(needed, starved=self._starved(now))
         # More may be known then of how long requests take.
         return min(self._looked_at + pause_s, now + least_s)
 

@@ -16,7 +16,6 @@ from p2pcache.core.download.settings import (
 )
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.timing import RequestTiming
-from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId
 
@@ -38,21 +37,12 @@ class Deliveries:
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}
         self._review_at = 0.0
-        self.doubted: list[NodeId] = []  # since the owner has read it
-        self.believed: list[NodeId] = []  # since the owner has read it
-
-    @property
-    def changed(self) -> bool:
-        """Whether the owner has to read `doubted` or `believed`."""
-        return bool(self.doubted or self.believed)
+        self.changed: dict[NodeId, bool] = {}  # since the owner read it: whether it is believed now
 
     def on_connected(self, peer: Peer) -> None:
         """A neighbour connected, perhaps one that we know."""
-        if peer.node in self.in_vain:
-            self._book.doubt(peer)
-            self.doubted.append(peer.node)
-        elif self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
-            self._doubt(peer)
+        if peer.node in self.in_vain or self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
+            self.doubt(peer)
 
     def on_run(self, peer: Peer) -> None:
         """A run came from a neighbour."""
@@ -60,52 +50,41 @@ class Deliveries:
         if not peer.delivers:
             self.in_vain.discard(peer.node)
             self._book.believe(peer)
-            self.believed.append(peer.node)
+            self.changed[peer.node] = True
 
-    def on_failure(self, peer: Peer, outcome: Outcome) -> None:
-        """A request brought nothing.
-
-        Args:
-            peer: that was asked.
-            outcome: STALLED, or how it ended with its connection.
-        """
+    def on_connection_broken(self, peer: Peer) -> None:
+        """A request ended with its connection."""
         count, last = self._broken.get(peer.node, (0, None))
-        if outcome is Outcome.STALLED:
-            self._doubt(peer)
-        elif last is not peer:
+        if last is not peer:
             self._broken[peer.node] = count + 1, peer
 
     def doubt_refusers(self, now: float, progress_at: float) -> None:
         """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
 
-        While a swarm moves, a node is refused because others are served.
-
-        Args:
-            now: seconds.
-            progress_at: when a needed run last came, or came into reach.
+        While a swarm moves, a node is refused because others are served. A needed run last came, or came into reach,
+        at `progress_at`.
         """
-        if now < max(self._review_at, progress_at + self._settings.stuck_after_s):
+        settings = self._settings
+        if now < max(self._review_at, progress_at + settings.stuck_after_s):
             return
         self._review_at = now + REVIEW_S
-        lately = now - LATELY * self._settings.busy_rest_s
+        lately = now - LATELY * settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
+            patience_s = UNMEASURED * settings.owner_patience_s
+            if not self._timing.is_unknown:
+                usual_s = self._timing.usual_s(across=peer.distance > 0)
+                patience_s = max(settings.stuck_after_s, PATIENT * usual_s)
             since = max(peer.refused_since, progress_at)
-            if peer.refused_at >= lately and now >= since + self._patience_s(peer):
-                self._doubt(peer)
+            if peer.refused_at >= lately and now >= since + patience_s:
+                self.doubt(peer)
 
-    def _patience_s(self, peer: Peer) -> float:
-        """Seconds for which this neighbour may refuse everything."""
-        if self._timing.is_unknown:
-            return UNMEASURED * self._settings.owner_patience_s
-        usual_s = self._timing.usual_s(across=peer.distance > 0)
-        return max(self._settings.stuck_after_s, PATIENT * usual_s)
-
-    def _doubt(self, peer: Peer) -> None:
+    def doubt(self, peer: Peer) -> None:
+        """A neighbour delivers nothing: it doesn't count until it sends a run."""
         if self._on.doubt and peer.delivers and self._book.peers.get(peer.node) is peer:
             self._book.doubt(peer)
             self._requests.make_probes(peer)
             self.in_vain.add(peer.node)
-            self.doubted.append(peer.node)
+            self.changed[peer.node] = False
 
     def check(self) -> None:
         """Assert the invariant."""

@@ -12,7 +12,6 @@ from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.swarm_context import SwarmContext
-from p2pcache.ids import RunIndex
 
 
 class Endgame:
@@ -24,21 +23,14 @@ class Endgame:
 
     def __init__(self, context: SwarmContext, requests: Requests, timing: RequestTiming) -> None:
         """Nothing is overdue."""
-        self._states = context.states
-        self._book = context.book
-        self._settings = context.settings
-        self._dice = context.dice
+        self._context = context
         self._requests = requests
         self._timing = timing
         self.deadline = math.inf  # of the next duplicate, as of the last `candidates`
 
     def patience_s(self, peer: Peer | None) -> float:
-        """Seconds that a request may take before it is overdue.
-
-        Args:
-            peer: that was asked; None: the origin.
-        """
-        settings = self._settings
+        """Seconds that a request to a neighbour may take before it is overdue; None: a read of the origin."""
+        settings = self._context.settings
         usual_s = self._timing.usual_s(across=peer is not None and peer.distance > 0)
         if usual_s == math.inf:  # no request has ended yet, and this one may never
             usual_s = FIRST_STEPS_S
@@ -47,43 +39,31 @@ class Endgame:
     def candidates(
         self, readings: Iterable[Reading], now: float
     ) -> Iterator[tuple[PeerRequest | Reading, Peer]]:
-        """Each overdue request or read, and the neighbour to ask for its run; the caller asks before it goes on.
-
-        Args:
-            readings: our reads of the origin.
-            now: seconds.
-        """
+        """Each overdue request or read, and the neighbour to ask for its run; the caller asks before it goes on."""
+        states, book, requests = self._context.states, self._context.book, self._requests
         self.deadline = math.inf
-        times = NOT_YET if self._states.free else 1
-        in_flight: list[PeerRequest | Reading] = [*self._requests.by_number.values()]
-        if self._states.fetching & self._book.rarity.held:
+        times = NOT_YET if states.free else 1
+        in_flight: list[PeerRequest | Reading] = [*requests.live.values()]
+        if states.fetching & book.rarity.held:
             in_flight += readings
         for one in in_flight:
-            if not self._requests.may_ask(across=True):
+            if not requests.may_ask(requests.usual, across=True):
                 return
             first = one.peer if isinstance(one, PeerRequest) else None
-            # The run of a probe is free: it is asked of others without a duplicate.
-            if not one.live or one.duplicated or (first and not first.delivers):
-                continue
             since = one.since if isinstance(one, PeerRequest) else one.started
+            # The run of a probe is free: it is asked of others without a duplicate.
+            if one.duplicated or (first and not first.delivers):
+                continue
             limit_s = times * self.patience_s(first)
             if now < since + limit_s:
                 self.deadline = min(self.deadline, since + limit_s)
                 continue
-            other = self._other_peer(
-                one.run, first, now, anywhere=now >= since + ANYWHERE * limit_s
+            reach = EVERYWHERE if now >= since + ANYWHERE * limit_s else WITHIN
+            others = [p for p in book.peers.values() if p is not first and p.delivers]
+            other, _ = piece_picker.choose_peer(
+                others, 1 << one.run, now, requests.per_peer, self._context.dice, reach
             )
             if other is not None:
                 yield one, other
-                continue
-            # Nobody else can be asked now. The next have batch may change that.
-            self.deadline = min(self.deadline, now + REVIEW_S)
-
-    def _other_peer(
-        self, run: RunIndex, first: Peer | None, now: float, *, anywhere: bool
-    ) -> Peer | None:
-        others = [p for p in self._book.peers.values() if p is not first and p.delivers]
-        return piece_picker.choose_peer(
-            others, 1 << run, now, self._requests.per_peer, self._dice,
-            EVERYWHERE if anywhere else WITHIN,
-        ).peer  # fmt: skip
+            else:  # Nobody else can be asked now. The next have batch may change that.
+                self.deadline = min(self.deadline, now + REVIEW_S)

@@ -1,11 +1,12 @@
 """Requests to neighbours that haven't ended, and how many more may be sent."""
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
-from p2pcache.core.download.settings import FEW_PEERS, MOST_IDLE, NEAR_PLACES
+from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm_context import SwarmContext
@@ -20,7 +21,6 @@ class PeerRequest:
     Attributes:
         since: seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run
             to end it is inf until then, and then that time less the time of an answer.
-        live: false once it is cancelled or its peer is gone; only its end is awaited.
         asked_ahead: its sender was asked for the next run already.
         duplicated: another request for the same run is in flight.
         probe: its peer delivers nothing so far. The run counts as missing: others may be asked for it meanwhile.
@@ -30,7 +30,6 @@ class PeerRequest:
     run: RunIndex
     started: float
     since: float
-    live: bool = True
     asked_ahead: bool = False
     duplicated: bool = False
     probe: bool = False
@@ -42,7 +41,7 @@ class PeerRequest:
 
 
 class Requests:
-    """All of them by number, in the order in which they were sent.
+    """The live ones, in the order in which they were sent, and those of which only the end is awaited.
 
     Invariants (`check`): `states.requested` is exactly the runs of live requests that aren't probes; the peer of a
     live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
@@ -57,10 +56,10 @@ class Requests:
         self._on = context.on
         self.halted = False  # our own disk failed: nothing more is asked for
         self._link_requests = 0  # more, for the links to all neighbours
-        self._next = 1
-        self.by_number: dict[int, PeerRequest] = {}
+        self._numbers = itertools.count(1)
+        self.live: dict[int, PeerRequest] = {}  # by number
+        self._ending: dict[int, PeerRequest] = {}  # cancelled, or their peer is gone
         self.flowing = 0  # live ones, without probes and those that wait
-        self.probes = 0  # live ones
         self.live_bytes = 0
 
     def on_sent(
@@ -75,56 +74,36 @@ class Requests:
             waits: it waits for another one to the same peer to end.
             duplicate: another request for the run, or a read of it, is in flight.
         """
-        number, self._next = self._next, self._next + 1
-        probe = not peer.delivers
-        self.by_number[number] = PeerRequest(
-            peer, run, now, math.inf if waits else now, duplicated=duplicate, probe=probe
-        )
+        number, probe = next(self._numbers), not peer.delivers
+        since = math.inf if waits else now
+        self.live[number] = PeerRequest(peer, run, now, since, duplicated=duplicate, probe=probe)
         if not probe:
-            self._states.request(1 << run)
+            self._states.requested |= 1 << run
         self.flowing += not waits and not probe
-        self.probes += probe
         self.live_bytes += self._run_bytes[run]
         return number
 
     def make_probes(self, peer: Peer) -> None:
         """A peer doesn't deliver: its requests are probes from now on, and their runs may be asked of others."""
-        for one in self.by_number.values():
-            if one.live and one.peer is peer and not one.probe:
+        for one in self.live.values():
+            if one.peer is peer and not one.probe:
                 one.probe = True
-                self.probes += 1
                 self.flowing -= not one.waits
-        live = (one for one in self.by_number.values() if one.live and not one.probe)
-        kept = bitset.of(one.run for one in live)
-        self._states.end_request(self._states.requested & ~kept)
+        self._states.requested &= bitset.of(one.run for one in self.live.values() if not one.probe)
 
-    def pop(self, number: int) -> PeerRequest:
-        """A request has ended; if it is live, `retire` it.
+    def retire(self, number: int, now: float, answer_s: float) -> bool:
+        """A request isn't live any more; returns whether it was. The caller counts it down at its peer.
 
-        Raises:
-            LocalProtocolError: no such request is in flight.
+        A request that waited for this one was answered as long ago as an answer usually takes, `answer_s`.
         """
-        request = self.by_number.pop(number, None)
+        request = self.live.pop(number, None)
         if request is None:
-            raise LocalProtocolError(f"request {number} ended, but isn't in flight")
-        return request
-
-    def retire(self, request: PeerRequest, now: float, answer_s: float) -> None:
-        """A request isn't live any more. The caller counts it down at its peer.
-
-        Args:
-            request: that was live.
-            now: seconds.
-            answer_s: usual time of an answer: a request that waited for this one was answered that long ago.
-        """
-        request.live = False
+            return False
+        self._ending[number] = request
         self.flowing -= not request.waits and not request.probe
-        self.probes -= request.probe
         self.live_bytes -= self._run_bytes[request.run]
         alone = True
-        for other in self.by_number.values():
-            if not other.live:
-                continue
+        for other in self.live.values():
             if other.run == request.run:
                 other.duplicated = False  # it is alone now and may be duplicated again
                 alone = alone and other.probe
@@ -132,7 +111,19 @@ class Requests:
                 other.since = now - answer_s
                 self.flowing += not other.probe
         if alone:
-            self._states.end_request(1 << request.run)
+            self._states.requested &= ~(1 << request.run)
+        return True
+
+    def pop(self, number: int) -> PeerRequest:
+        """A request that isn't live has ended.
+
+        Raises:
+            LocalProtocolError: no such request is in flight.
+        """
+        request = self._ending.pop(number, None)
+        if request is None:
+            raise LocalProtocolError(f"request {number} ended, but isn't in flight")
+        return request
 
     # -- how many more ------------------------------------------------------------------------
 
@@ -140,28 +131,24 @@ class Requests:
         """The link to a neighbour holds another number of runs than before."""
         self._link_requests = sum(p.extra_requests for p in self._book.peers.values())
 
-    def may_ask(self, *, across: bool) -> bool:
-        """Whether one run more may be asked for.
+    @property
+    def usual(self) -> int:
+        """Requests that may flow at once."""
+        return self._settings.outstanding + self._link_requests
+
+    def may_ask(self, most: float, *, across: bool) -> bool:
+        """Whether one run more may be asked for where `most` may flow at once; `across`: across a boundary.
 
         Behind a thin uplink a request across a boundary takes long. Such requests would hold all places while the rack
         has much for us, so a few places are for the rack only (docs/lab/0034).
-
-        Args:
-            across: whether it may be asked for across a boundary; false: within the rack only.
         """
         if self.full:
             return False
-        if self.flowing < self._settings.outstanding + self._link_requests:
+        if self.flowing < most:
             return True
         if across or not self._book.has_boundaries or not self._on.near_places:
             return False
-        near = sum(one.live and not one.peer.distance for one in self.by_number.values())
-        return near < NEAR_PLACES
-
-    @property
-    def may_ask_idle(self) -> bool:
-        """Whether a neighbour that serves nobody may be asked for one run more."""
-        return not self.full and self.flowing < MOST_IDLE
+        return sum(not one.peer.distance for one in self.live.values()) < NEAR_PLACES
 
     @property
     def full(self) -> bool:
@@ -182,16 +169,13 @@ class Requests:
 
     def views(self, now: float) -> Iterator[InFlight]:
         """The live requests, the oldest first, for people."""
-        for one in self.by_number.values():
-            if one.live:
-                yield InFlight(one.run, now - one.started, one.peer.node)
+        for one in self.live.values():
+            yield InFlight(one.run, now - one.started, one.peer.node)
 
     def check(self) -> None:
         """Assert the invariants."""
-        peers = self._book.peers
-        live = [one for one in self.by_number.values() if one.live]
+        peers, live = self._book.peers, self.live.values()
         assert sum(not one.waits and not one.probe for one in live) == self.flowing
-        assert sum(one.probe for one in live) == self.probes
         assert sum(self._run_bytes[one.run] for one in live) == self.live_bytes
         assert bitset.of(one.run for one in live if not one.probe) == self._states.requested
         for one in live:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 from random import Random
-from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.download.settings import TIE_LIMIT
@@ -11,39 +10,21 @@ from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.racks.bridges import EVERYWHERE, Reach
-from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.ids import RunIndex, RunSet
 
 
-class PeerChoice(NamedTuple):
-    """The outcome of a look at all neighbours."""
-
-    peer: Peer | None  # to ask; None: nobody can be asked now
-    retry_at: float  # when the first neighbour that has something ends its rest; inf: none rests
-
-
 def choose_run(
-    states: RunStates, offered: RunSet, rarity: Rarity | None, window: RunSet, dice: Random
+    runs: RunSet, urgent: RunSet, window: RunSet, rarity: Rarity | None, dice: Random
 ) -> RunIndex:
-    """The run to ask a neighbour for; -1: none.
+    """The run to ask a neighbour for, of those that it may be asked for.
 
     1. urgent runs, the lowest first;
     2. the rarest run in the window;
     3. the rarest run beyond it. The window is a preference: a link is never left idle for it.
-
-    Args:
-        states: of our runs.
-        offered: runs that the neighbour may be asked for.
-        rarity: holders of each run; None: whatever is rare.
-        window: preferred runs.
-        dice: breaks ties.
     """
-    wanted = offered & states.free
-    if not wanted:
-        return -1
-    if wanted & states.urgent:
-        return bitset.first(wanted & states.urgent)
-    near = wanted & window or wanted
+    if runs & urgent:
+        return bitset.first(runs & urgent)
+    near = runs & window or runs
     return any_of(rarity.rarest(near) if rarity else near, dice)
 
 
@@ -58,17 +39,18 @@ def any_of(runs: RunSet, dice: Random) -> RunIndex:
 def choose_peer(
     peers: Iterable[Peer], wanted: RunSet, now: float, per_peer: int, dice: Random,
     reach: Reach = EVERYWHERE, on: Mechanisms = ALL_ON, *, full: bool = False,
-) -> PeerChoice:  # fmt: skip
+) -> tuple[Peer | None, float]:  # fmt: skip
     """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
 
-    A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over.
+    A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over. Returns None if nobody
+    can be asked now, and when the first neighbour that has something ends its rest; inf: none rests.
 
     Args:
         peers: all neighbours that may be asked.
         wanted: runs to ask for, not empty.
         now: seconds.
         per_peer: requests in flight to one neighbour, beside those that its link holds.
-        dice: breaks ties.
+        dice: break ties.
         reach: runs that may be asked for, by distance.
         on: the rules in force.
         full: ask those that have no free slot, too.
@@ -77,20 +59,16 @@ def choose_peer(
     best: Peer | None = None
     best_in_flight = best_load = ties = 0
     retry_at = math.inf
-    for peer in peers:
-        in_flight = (
-            peer.in_flight
-        )  # the cheapest test first: this loop is a tenth of a storm's work
+    for peer in peers:  # the cheapest test first: this loop is a tenth of a storm's work
+        in_flight = peer.in_flight
         if in_flight >= per_peer and in_flight >= per_peer + peer.extra_requests:
             continue
-        rest_until = peer.rest_until if full else max(peer.rest_until, peer.full_until)
+        rest_until = peer.rest_until if full else peer.free_at
         if rest_until > now:
             if rest_until < retry_at and peer.have & within[peer.distance]:
                 retry_at = rest_until
             continue
-        if not peer.have & within[peer.distance]:
-            continue
-        if in_flight and not peer.delivers:
+        if not peer.have & within[peer.distance] or (in_flight and not peer.delivers):
             continue
         if (
             best is None
@@ -102,4 +80,4 @@ def choose_peer(
             ties += 1
             if dice.random() * ties < 1:
                 best = peer
-    return PeerChoice(best, retry_at)
+    return best, retry_at

@@ -1,21 +1,11 @@
 """What a node tells its tracker of needed runs that don't come: no neighbour has them, or none delivers them."""
 
-from typing import NamedTuple
-
 from p2pcache.core import bitset
 from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.protocol.messages import MAX_STUCK
-from p2pcache.core.swarm.commands import Blame, Command, Stuck
+from p2pcache.core.swarm.commands import Stuck
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunSet
-
-
-class StuckReport(NamedTuple):
-    """The outcome of one review."""
-
-    waited: RunSet  # runs of the window that have lacked a holder for a whole interval
-    stuck: RunSet  # those of them to tell the tracker of
-    lacking: RunSet  # all free runs that lack a holder now
 
 
 class StuckWatch:
@@ -43,16 +33,14 @@ class StuckWatch:
             self._suspects |= peer.have & self._states.needed
             self.deadline = now
 
-    def find_stuck(self, progress_at: float, now: float) -> StuckReport:
-        """Find the stuck runs.
+    def find_stuck(self, progress_at: float, now: float) -> tuple[RunSet, Stuck]:
+        """The runs of the window that have lacked a holder for a whole interval, and what to tell the tracker of them.
 
-        Args:
-            progress_at: when a needed run last came, or came into reach.
-            now: seconds.
+        `progress_at` is when a needed run last came, or came into reach.
         """
         interval_s = self._settings.stuck_after_s
         self.deadline = now + interval_s
-        states, held = self._states, self._book.rarity.held
+        states, peers, held = self._states, self._book.peers, self._book.rarity.held
         lacking = states.free & ~states.leased & ~held
         orphans = lacking & states.window(self._settings.window_runs)
         waited = stuck = self._suspects & orphans
@@ -61,28 +49,6 @@ class StuckWatch:
             stuck &= bitset.full(self._reached)
         self._suspects = orphans
         self._reached = (held & states.wanted).bit_length()
-        return StuckReport(waited, stuck, lacking)
-
-    def report(self, found: StuckReport, out: list[Command]) -> None:
-        """Tell the tracker of stuck runs, and of neighbours that claim to have them.
-
-        Args:
-            found: the outcome of `find_stuck`.
-            out: commands are added here.
-        """
-        peers, runs = self._book.peers, bitset.lowest(found.stuck, MAX_STUCK)
-        failing = sorted(
-            node
-            for node in self._deliveries.in_vain
-            if node in peers and peers[node].have & found.stuck
-        )
-        self.blame_again(out)
-        out.append(Stuck(runs, found.lacking, tuple(failing)))
-
-    def blame_again(self, out: list[Command]) -> None:
-        """Tell the tracker again which nodes sent us wrong bytes.
-
-        A tracker that restarted, or to which such a node came back, would believe what that node claims to have and
-        would name it to us for ever.
-        """
-        out += [Blame(node, run) for node, run in self._book.banned.items()]
+        doubted = sorted(self._deliveries.in_vain & peers.keys())
+        failing = tuple(node for node in doubted if peers[node].have & stuck)
+        return waited, Stuck(bitset.lowest(stuck, MAX_STUCK), lacking, failing)

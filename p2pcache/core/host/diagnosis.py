@@ -59,11 +59,7 @@ class Finding(NamedTuple):
 
 
 def examine(facts: Mapping[str, Fact]) -> list[Finding]:
-    """One finding for each fact, and one for each tracker, in `ORDER`.
-
-    Args:
-        facts: by the name of their check.
-    """
+    """One finding for each fact, and one for each tracker, in `ORDER`; facts come by the name of their check."""
     known = [(name, facts[name]) for name in ORDER if name in facts]
     return [finding for name, fact in known for finding in _judge(name, fact)]
 

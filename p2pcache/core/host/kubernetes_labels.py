@@ -36,11 +36,7 @@ def label_key(ref: Ref) -> str:
 
 
 def wanted_labels(models: Iterable[tuple[Ref, str]]) -> dict[str, str]:
-    """The labels of complete models, at most `MAX_LABELS`.
-
-    Args:
-        models: ref and digest (hex) of each, the most important first.
-    """
+    """The labels of complete models, at most `MAX_LABELS`; ref and digest (hex) of each, the most important first."""
     labels: dict[str, str] = {}
     for ref, digest in models:
         if len(labels) >= MAX_LABELS:
@@ -50,11 +46,9 @@ def wanted_labels(models: Iterable[tuple[Ref, str]]) -> dict[str, str]:
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """The JSON merge patch (RFC 7386): new and changed labels, and None for those to remove.
+    """The JSON merge patch (RFC 7386) from all labels of the Node to the wanted ones: None for those to remove.
 
-    Args:
-        present: all labels of the Node; those with another prefix are left alone.
-        wanted: from `wanted_labels`.
+    Those with another prefix are left alone.
     """
     new = {key: value for key, value in wanted.items() if present.get(key) != value}
     gone = {key: None for key in present if key.startswith(PREFIX) and key not in wanted}

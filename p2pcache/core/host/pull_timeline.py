@@ -46,14 +46,7 @@ class Timeline:
         self._expected = nbytes
 
     def took(self, source: Source, nbytes: int, now: float, node: NodeId = 0) -> None:
-        """Proved bytes came in.
-
-        Args:
-            source: where they came from.
-            nbytes: how many.
-            now: seconds.
-            node: the peer, if they came from one.
-        """
+        """Proved bytes came in; `node`: the peer, if they came from one."""
         if source is Source.LOCAL or not nbytes:
             return
         self.reached("first_byte", now)
@@ -75,12 +68,7 @@ class Timeline:
             self.reached("tail", now)
 
     def waited(self, what: str, seconds: float) -> None:
-        """The pull waited.
-
-        Args:
-            what: the cause, a key of `snapshot.WAITS`; "": none.
-            seconds: how long.
-        """
+        """The pull waited for a cause, a key of `snapshot.WAITS`; "": none."""
         if what:
             self._waited[what] += seconds  # type: ignore[assignment] # Counters count seconds as well
 

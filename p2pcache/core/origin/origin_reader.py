@@ -190,7 +190,7 @@ class OriginReader:
             self._mismatched(reading.run, out)
         if not reading.live:
             return reading.run
-        self._mine.end_fetch(bit)
+        self._mine.fetching &= ~bit
         leased = self._mine.leased & bit
         self._mine.leased &= ~bit
         if outcome is Outcome.CANCELLED:
@@ -302,7 +302,7 @@ class OriginReader:
     def _read_leased(self, now: float, out: list[Command]) -> None:
         # A run that a good neighbour has by now is requested from it. The node keeps the lease meanwhile, so that
         # the tracker grants the run to nobody else, and reads the run if the neighbour doesn't deliver.
-        elsewhere = self._book.fit_runs()
+        elsewhere = self._book.rarity.held
         patience_s = self._settings.stuck_after_s
         for run in self._mine.in_order(bitset.of(self.waiting)):
             if self.readings.requests >= self._concurrency.most:
@@ -348,7 +348,7 @@ class OriginReader:
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
         number = self.readings.begin_reading(run, place, now)
-        self._mine.fetch(1 << run)
+        self._mine.fetching |= 1 << run
         self._counters.fetches += 1
         self._log.note(now, run, "origin: reading")
         out.append(Fetch(number, run, joined=place > 0))
@@ -357,7 +357,7 @@ class OriginReader:
         if not runs:
             return
         out += [CancelFetch(number) for number in self.readings.cancel_runs(runs)]
-        self._mine.end_fetch(runs)
+        self._mine.fetching &= ~runs
         self._mine.leased &= ~runs
 
     def _mismatched(self, run: RunIndex, out: list[Command]) -> None:

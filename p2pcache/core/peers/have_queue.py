@@ -30,13 +30,9 @@ class HaveQueue:
     def tell_or_keep(
         self, one: Announce, neighbours: Iterable[tuple[NodeId, RunSet]], load: int, now: float
     ) -> Batches:
-        """Runs are proved; returns the batches that go now.
+        """Runs are proved; returns the batches that go now and tell this load.
 
-        Args:
-            one: what the scheduler says.
-            neighbours: all that are connected, and what each is known to have.
-            load: that the batches will tell.
-            now: seconds.
+        `neighbours` are all that are connected, and what each is known to have.
         """
         rare = one.runs & ~one.common if one.wait_s else one.runs
         batches: Batches = []

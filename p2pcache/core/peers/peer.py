@@ -18,12 +18,7 @@ class BandwidthDelay:
     __slots__ = ("_bytes", "_came", "_heard_at", "_since", "rtt_s", "runs")
 
     def __init__(self, rtt_s: float, now: float) -> None:
-        """Nothing has come yet.
-
-        Args:
-            rtt_s: the shortest round trip in seconds; 0: not known, and then the product stays 0.
-            now: seconds.
-        """
+        """Nothing has come yet; `rtt_s`: the shortest round trip; 0: not known, and then the product stays 0."""
         self.rtt_s = rtt_s
         self.runs = 0  # whole runs that the link holds
         self._bytes = 0.0  # bytes that it holds, as measured last
@@ -51,12 +46,7 @@ class BandwidthDelay:
             self._since = now
 
     def measure(self, run_bytes: float, most: int) -> bool:
-        """Set `runs` from what came; returns whether it changed.
-
-        Args:
-            run_bytes: usual length of a run.
-            most: upper bound of `runs`.
-        """
+        """Set `runs`, `most` at most, from what came and from a run's usual length; returns whether it changed."""
         before = self.runs
         self.runs = min(most, int(self._bytes / run_bytes)) if run_bytes else 0
         return self.runs != before
@@ -72,15 +62,7 @@ class Peer:
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
     ) -> None:
-        """A neighbour connected.
-
-        Args:
-            node: its id.
-            have: runs that it has, as it says.
-            now: seconds.
-            distance: 0 in our rack, 1 in our site, 2 elsewhere.
-            rtt_s: the shortest round trip; 0: not known.
-        """
+        """A neighbour connected; `have`: as it says."""
         self.node = node
         self.distance = distance
         self.have = have
@@ -131,13 +113,7 @@ class Peer:
         return self.delivers and not (self.load or self.in_flight or self.refusals or self.stalls)
 
     def on_load(self, load: int, now: float, rest_s: float) -> None:
-        """It says its load.
-
-        Args:
-            load: `FULL` or more: it has no free slot.
-            now: seconds.
-            rest_s: for which it isn't asked if it has none.
-        """
+        """It says its load; if it has no free slot it isn't asked for `rest_s`."""
         self.load = load
         # It has places for requests across a boundary that no others take.
         self.full_until = now + rest_s if load >= FULL and not self.distance else 0.0

@@ -5,6 +5,9 @@ integers, however many runs there are, and one pass over the planes finds the ra
 would cost a Python step for each run, and a neighbour with all of a large model would hold the loop.
 """
 
+import functools
+import operator
+
 from p2pcache.ids import RunIndex, RunSet
 
 
@@ -48,19 +51,17 @@ class Rarity:
     @property
     def held(self) -> RunSet:
         """Runs that have a holder."""
-        union = 0
-        for plane in self.planes:
-            union |= plane
-        return union
+        return _union(self.planes)
 
     @property
     def common(self) -> RunSet:
         """Runs that have at least two holders."""
-        union = 0
-        for plane in self.planes[1:]:
-            union |= plane
-        return union
+        return _union(self.planes[1:])
 
     def count(self, run: RunIndex) -> int:
         """Holders of one run."""
         return sum((plane >> run & 1) << i for i, plane in enumerate(self.planes))
+
+
+def _union(planes: list[RunSet]) -> RunSet:
+    return functools.reduce(operator.or_, planes, 0)

@@ -37,12 +37,7 @@ class RequestTiming:
         self._answers.add(waited_s)
 
     def on_run(self, took_s: float, *, across: bool) -> None:
-        """A run came.
-
-        Args:
-            took_s: seconds since its request began to count.
-            across: whether it came across a boundary.
-        """
+        """A run came so many seconds after its request began to count; `across`: across a boundary."""
         (self._far if across else self._near).add(took_s)
         if self._near_s == math.inf and len(self._near) == FIRST_REQUESTS:
             self.take_medians()  # a whole model may be here before they are taken next
@@ -64,11 +59,9 @@ class RequestTiming:
         return self._far_s if across else self._near_s
 
     def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
-        """Seconds to wait for a bridge before a look at what it hasn't brought.
+        """Seconds to wait for a bridge before a look at what it hasn't brought, `least_s` at least.
 
-        Args:
-            least_s: never less than this.
-            ages_s: of requests in flight across a boundary; they count like ended ones.
+        The ages of requests in flight across a boundary count like the durations of ended ones.
         """
         usual_s = (
             median([*ages_s, *self._far.samples]) if ages_s else max(self._near_s, self._far_s)
@@ -95,25 +88,14 @@ class SwarmPace:
         self.least_mean_s = 0.0  # since the tracker was lost, or ever; 0: not known
 
     def on_received(self, count: int, neighbours: int, now: float) -> None:
-        """See how many runs neighbours have received by now.
-
-        Args:
-            count: of these runs, of all neighbours together.
-            neighbours: that still receive.
-            now: seconds.
-        """
+        """All neighbours together have received so many runs by now, and so many of them still receive."""
         if count > self._received and neighbours:
             took_s = now - self._received_at
             self._received_s.add(took_s * neighbours / (count - self._received))
             self._received, self._received_at = count, now
 
     def on_count(self, count: int, now: float) -> None:
-        """See how many runs are here or at a neighbour by now.
-
-        Args:
-            count: of these runs.
-            now: seconds.
-        """
+        """So many runs are here or at a neighbour by now."""
         if count > self._count:
             if self._at is not None:
                 self._gusts.append((now - self._at, count - self._count))
@@ -147,9 +129,8 @@ class SwarmPace:
 def pulse_s(pace_s: float, lacking: int) -> float:
     """Seconds from one pulse of a node's loop to the next, whole milliseconds; 0: it has none.
 
-    Args:
-        pace_s: from one run to the next at a neighbour, in the quickest swarm; 0: not known.
-        lacking: runs of the pull that is nearest to its end. The last ones wait for nothing.
+    `pace_s` is that of the quickest swarm; 0: not known. The pull that is nearest to its end lacks `lacking` runs: the
+    last ones wait for nothing.
     """
     if lacking <= LAST_RUNS:
         return 0.0

@@ -78,13 +78,7 @@ def head_line(head: Head) -> bytes:
 
 
 def step_line(now: float, event: e.Event, commands: Sequence[c.Command]) -> bytes:
-    """Encode the line of one event.
-
-    Args:
-        now: seconds.
-        event: that the scheduler handled.
-        commands: its answer.
-    """
+    """Encode the line of one event and of what the scheduler answered."""
     name = _OLD_NAMES.get(type(event), type(event).__name__)
     step = (now, name, [_encoded(v) for v in _values(event)], checksum(commands))
     return msgspec.json.encode(step) + b"\n"

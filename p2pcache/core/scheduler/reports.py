@@ -17,38 +17,24 @@ class HaveBatch:
     def __init__(self, settings: SwarmSettings) -> None:
         """It is empty."""
         self._interval_s = settings.have_interval_s
-        self._runs: RunSet = 0
+        self.runs: RunSet = 0
         self._sent_at = -math.inf
 
-    def on_proved(self, runs: RunSet) -> None:
-        """These runs are proved."""
-        self._runs |= runs
-
-    def on_lost(self, runs: RunSet) -> None:
-        """These runs are missing again."""
-        self._runs &= ~runs
-
-    def is_due(self, now: float) -> bool:
-        """Whether there is a batch to announce; `now`: seconds."""
-        return bool(self._runs) and now >= self._sent_at + self._interval_s
+    @property
+    def due_at(self) -> float:
+        """When it is to be announced; inf: it is empty."""
+        return self._sent_at + self._interval_s if self.runs else math.inf
 
     def take_batch(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:
         """The batch, which is announced now.
 
-        Args:
-            now: seconds.
-            pace_s: from one run to the next at a neighbour; 0: not known, or no tracker is there. Then owners see by
-                have batches what was read from storage, and nothing waits.
-            rarity: of runs among the neighbours.
+        `pace_s` is the time from one run to the next at a neighbour; 0: not known, or no tracker is there. Then owners
+        see by have batches what was read from storage, and nothing waits.
         """
-        runs, self._runs, self._sent_at = self._runs, 0, now
+        runs, self.runs, self._sent_at = self.runs, 0, now
         common = rarity.common & runs if pace_s else 0
         wait_s = min(HAVE_WAIT_RUNS * pace_s, HAVE_WAIT_S) if common else 0.0
         return commands.Announce(runs, common, wait_s)
-
-    def next_wakeup(self) -> float:
-        """When the batch is due; inf: it is empty."""
-        return self._sent_at + self._interval_s if self._runs else math.inf
 
 
 def to_tracker(
@@ -56,11 +42,7 @@ def to_tracker(
 ) -> m.LeaseReport | m.Stuck | m.Blame | None:
     """The message to the tracker that a command asks for; None if it asks for none.
 
-    Args:
-        command: of the scheduler.
-        digest: hex, of the model's manifest.
-        epoch: of the tracker that granted the leases.
-        run_count: runs of the model.
+    `epoch` is that of the tracker that granted the leases, `run_count` that of the model.
     """
     match command:
         case commands.LeaseReport():
@@ -87,13 +69,6 @@ def to_tracker(
 
 
 def wish(wanted: RunSet, run_count: int) -> bytes:
-    """Wanted runs as the tracker is told them; empty bytes stand for all.
-
-    Args:
-        wanted: the runs.
-        run_count: runs of the model.
-    """
-    wanted &= bitset.full(run_count)
-    if wanted == bitset.full(run_count):
-        return b""
-    return bitset.to_bytes(wanted, run_count)
+    """Wanted runs of a model with so many as the tracker is told them; empty bytes stand for all."""
+    full = bitset.full(run_count)
+    return b"" if wanted & full == full else bitset.to_bytes(wanted & full, run_count)

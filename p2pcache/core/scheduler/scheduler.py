@@ -85,15 +85,19 @@ class Scheduler:
             events.PeerHas: self._on_peer_has,
             events.RequestEnded: self._on_request_ended,
             events.FetchEnded: self._on_fetch_ended,
-            events.RunsProved: self._on_runs_proved,
+            events.RunsProved: lambda event, at: self._proved(
+                event.runs & self._states.full, event.source, at
+            ),
             events.RunsLost: self._on_runs_lost,
-            events.LeaseGranted: self._on_lease_granted,
+            events.LeaseGranted: lambda event, at: self._origin.on_granted(event.runs, at),
             events.LeaseRevoked: self._on_lease_revoked,
             events.TrackerUp: self._on_tracker_up,
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
-            events.Urgent: self._on_urgent,
+            events.Urgent: lambda event, at: self._change_needs(
+                self._states.make_urgent, event.runs, at
+            ),
             events.Wanted: self._on_wanted,
             events.Tick: lambda *_: None,  # each part looks at its deadline after every event
         }
@@ -101,11 +105,7 @@ class Scheduler:
     # -- events in, commands out --------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Command]:
-        """An event happened; returns what is to be done.
-
-        Args:
-            event: that happened.
-            now: seconds; it never goes back.
+        """An event happened; returns what is to be done. Time never goes back.
 
         Raises:
             LocalProtocolError: a request or fetch ended that isn't in flight.
@@ -122,23 +122,17 @@ class Scheduler:
         # Most events are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
-        if self._have_batch.is_due(now):
+        if now >= self._have_batch.due_at:
             told_s = self.pace_s if self._by_itself.tracker_up else 0.0
             out.append(self._have_batch.take_batch(now, told_s, self._book.rarity_in_rack))
-        if self._looks_out and now >= self._stuck.deadline:
+        if now >= self._stuck.deadline and self._looks_out:
             self._report_stuck(now)
         return out
 
     def next_wakeup(self) -> float | None:
         """When to send a `Tick` if nothing happens before then; None: never."""
-        wake = self._requester.deadline
-        origin_at = self._origin.next_wakeup()
-        if origin_at < wake:
-            wake = origin_at
-        batch_at = self._have_batch.next_wakeup()
-        if batch_at < wake:
-            wake = batch_at
-        if self._looks_out and self._stuck.deadline < wake and self._states.needed:
+        wake = min(self._requester.deadline, self._origin.next_wakeup(), self._have_batch.due_at)
+        if self._stuck.deadline < wake and self._states.needed and self._looks_out:
             wake = self._stuck.deadline
         return None if wake == math.inf else wake
 
@@ -184,10 +178,17 @@ class Scheduler:
     def waits_for(self, now: float) -> str:
         """What we wait for at this moment, a key of `snapshot.WAITS`; empty: nothing is needed."""
         states = self._states
-        return snapshot.waits_for(
-            needed=states.needed, held=self._book.rarity.held, requested=states.requested,
-            fetching=states.fetching, tracker_up=self._by_itself.tracker_up, alone=self._by_itself.alone(now),
-        )  # fmt: skip
+        if not states.needed:
+            return ""
+        if states.requested:
+            return "peers"
+        if states.fetching:
+            return "origin"
+        if states.needed & self._book.rarity.held:
+            return "busy"
+        if self._by_itself.tracker_up:
+            return "lease"
+        return "owner" if self._by_itself.alone(now) else "tracker"
 
     def view(self, now: float) -> snapshot.SwarmView:
         """Everything at this moment, for people; O(neighbours + requests in flight)."""
@@ -213,9 +214,10 @@ class Scheduler:
         self._drop(event.peer, now)  # a new connection replaces the old one
         peer = self._book.on_connected(event.peer, event.have & self._states.full, now, event.rtt_s)
         self._origin.on_peer_joined(event.peer)
-        if peer is not None:
-            self._requester.deliveries.on_connected(peer)
-        if peer is not None and peer.have & self._states.needed:
+        if peer is None:
+            return
+        self._requester.deliveries.on_connected(peer)
+        if peer.have & self._states.needed:
             if peer.delivers:
                 self._progress_at = now
             self._requester.deadline = now
@@ -248,7 +250,7 @@ class Scheduler:
                     self._by_itself.on_others_read(peer.node, fresh, now - self._progress_at, now)
                 self._by_itself.replan_soon()
             self._progress_at = now if runs & self._states.needed else self._progress_at
-            self._requester.on_have(peer, runs, now, self._out)
+            self._requester.on_have(peer, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
         run = self._requester.on_request_ended(
@@ -276,7 +278,7 @@ class Scheduler:
         self._origin.on_proved(fresh, self._out)
         self._requester.on_proved(fresh, now, self._out)
         self._states.set_proved(fresh)
-        self._have_batch.on_proved(fresh)
+        self._have_batch.runs |= fresh
         self._progress_at = now
         if self._states.needed:
             self._requester.deadline = now
@@ -292,17 +294,9 @@ class Scheduler:
             self._wanted_open = False
             self._out.append(WantedDone())
 
-    def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
-        self._proved(event.runs & self._states.full, event.source, now)
-
     def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
-        self._change_needs(self._lose, event.runs, now)
-
-    def _lose(self, runs: RunSet) -> None:
-        self._have_batch.on_lost(self._states.set_lost(runs))
-
-    def _on_urgent(self, event: events.Urgent, now: float) -> None:
-        self._change_needs(self._states.make_urgent, event.runs, now)
+        self._have_batch.runs &= ~event.runs
+        self._change_needs(self._states.set_lost, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
         self._change_needs(self._states.want_only, event.runs, now)
@@ -311,7 +305,7 @@ class Scheduler:
         self._origin.return_unwanted()
         self._answer_wanted()
 
-    def _change_needs(self, change: Callable[[RunSet], None], runs: RunSet, now: float) -> None:
+    def _change_needs(self, change: Callable[[RunSet], object], runs: RunSet, now: float) -> None:
         """Change which runs are needed. If none was before, earlier dial failures don't count towards isolation."""
         idle = not self._states.needed
         change(runs)
@@ -328,16 +322,13 @@ class Scheduler:
         self._by_itself.replan(now)
         self._requester.deadline = now
 
-    def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
-        self._origin.on_granted(event.runs, now)
-
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
         self._origin.on_revoked(event.runs, self._out)
         self._requester.deadline = now
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         if self._epoch not in {None, event.epoch}:
-            self._stuck.blame_again(self._out)
+            self._blame_again()
             if self._states.needed:
                 self._requester.deadline = now
         self._epoch = event.epoch
@@ -363,36 +354,44 @@ class Scheduler:
             self._out += self._book.dials(sorted(near - known))
 
     def _on_dial_failed(self, event: events.DialFailed, now: float) -> None:
-        self._book.on_dial_failed(event.peer)
+        self._book.dialling.discard(event.peer)
         self._origin.on_dial_failed(event.peer, now)
 
     def _on_deliveries_changed(self, now: float) -> None:
         """Some neighbours are doubted, or believed again: others may have to read what those have."""
         deliveries = self._requester.deliveries
-        for node in deliveries.doubted:
-            self._by_itself.owners.on_peer_failed(node)
-            self._stuck.on_doubted(node, now)
-        for node in deliveries.believed:
-            self._by_itself.owners.on_peer_joined(node)
-        if deliveries.believed and self._by_itself.tracker_up:
-            self._out.append(Stuck(0, recovered=tuple(deliveries.believed)))
-        deliveries.doubted, deliveries.believed = [], []
+        changed, deliveries.changed = deliveries.changed, {}
+        for node, believed in changed.items():
+            if believed:
+                self._by_itself.owners.on_peer_joined(node)
+            else:
+                self._by_itself.owners.on_peer_failed(node)
+                self._stuck.on_doubted(node, now)
+        recovered = tuple(node for node, believed in changed.items() if believed)
+        if recovered and self._by_itself.tracker_up:
+            self._out.append(Stuck(0, recovered=recovered))
         self._by_itself.replan(now)
 
     @property
     def _looks_out(self) -> bool:
         """Whether runs that are stuck are looked for: there is a tracker to tell, or no neighbour of many."""
-        if not self._on.stuck_watch:
-            return False
-        return self._by_itself.tracker_up or (
-            not self._book.peers and len(self._by_itself.owners.members) > 1
-        )
+        alone = not self._book.peers and len(self._by_itself.owners.members) > 1
+        return self._on.stuck_watch and (self._by_itself.tracker_up or alone)
 
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
-        found = self._stuck.find_stuck(self._progress_at, now)
-        if not self._book.peers and not self.origin_runs and found.waited:
+        waited, stuck = self._stuck.find_stuck(self._progress_at, now)
+        if not self._book.peers and not self.origin_runs and waited:
             self._origin.probe_isolation(now, self._out)
             self._origin.act(now, now - self._progress_at, self._out)
-        if found.stuck and self._by_itself.tracker_up:
-            self._stuck.report(found, self._out)
+        if stuck.runs and self._by_itself.tracker_up:
+            self._blame_again()
+            self._out.append(stuck)
+
+    def _blame_again(self) -> None:
+        """Tell the tracker again which nodes sent us wrong bytes.
+
+        A tracker that restarted, or to which such a node came back, would believe what that node claims to have and
+        would name it to us for ever.
+        """
+        self._out += [Blame(node, run) for node, run in self._book.banned.items()]

@@ -24,13 +24,7 @@ class Counters:
     mismatched: int = 0
 
     def on_bytes_proved(self, source: Source, fresh: int, again: int) -> None:
-        """Runs were proved.
-
-        Args:
-            source: of their bytes.
-            fresh: bytes that were missing until then.
-            again: bytes that were here already.
-        """
+        """So many bytes of a source were proved that were missing, and so many that were here already."""
         if source is Source.LOCAL:
             self.bytes_local += fresh
             return

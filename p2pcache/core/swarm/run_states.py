@@ -24,8 +24,8 @@ from p2pcache.ids import RunIndex, RunSet
 class RunStates:
     """One run set for each state and each flag, so that a decision about all runs is a few operations on integers.
 
-    `missing` is all that isn't proved. A run of it that is neither in `requested` nor in `fetching` is in the state
-    *missing*; one that is in both is *racing*.
+    `missing` is all that isn't proved. A run of it that is neither in `requested` nor in `fetching`, which the owners
+    of requests and of reads keep, is in the state *missing*; one that is in both is *racing*.
 
     Invariants (`check`): `have` and `missing` are a partition of `full`; what is requested, fetching, leased or urgent
     is missing; what is urgent is wanted.
@@ -34,12 +34,7 @@ class RunStates:
     __slots__ = ("fetching", "full", "have", "leased", "missing", "requested", "urgent", "wanted")
 
     def __init__(self, count: int, have: RunSet) -> None:
-        """Everything is wanted, and nothing is under way.
-
-        Args:
-            count: runs of the model.
-            have: those that are proved.
-        """
+        """All of so many runs are wanted, some are here, and nothing is under way."""
         self.full: RunSet = bitset.full(count)
         self.have: RunSet = have & self.full
         self.missing: RunSet = self.full & ~self.have
@@ -70,22 +65,6 @@ class RunStates:
         yield from bitset.members(runs & ~self.urgent)
 
     # -- events: see the table above -----------------------------------------------------------
-
-    def request(self, runs: RunSet) -> None:
-        """A neighbour is asked for these missing runs."""
-        self.requested |= runs
-
-    def end_request(self, runs: RunSet) -> None:
-        """No neighbour is asked for these runs any more."""
-        self.requested &= ~runs
-
-    def fetch(self, runs: RunSet) -> None:
-        """The origin is asked for these missing runs."""
-        self.fetching |= runs
-
-    def end_fetch(self, runs: RunSet) -> None:
-        """These runs aren't read from the origin any more."""
-        self.fetching &= ~runs
 
     def set_proved(self, runs: RunSet) -> RunSet:
         """Runs are here and proved; returns those that were missing. Whatever was under way for them is over."""

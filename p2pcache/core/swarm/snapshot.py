@@ -74,29 +74,3 @@ class SwarmView:
         flying = sorted((*self.requests, *self.reads), key=lambda one: -one.seconds)
         runs = [*gaps[:1], *(one.run for one in flying), *gaps]
         return list(dict.fromkeys(run for run in runs if self.needed >> run & 1))[:limit]
-
-
-def waits_for(
-    *, needed: RunSet, held: RunSet, requested: RunSet, fetching: RunSet, tracker_up: bool, alone: bool
-) -> str:  # fmt: skip
-    """What a pull waits for: a key of `WAITS`; empty: nothing is needed.
-
-    Args:
-        needed: runs that are wanted and missing.
-        held: runs that some neighbour has.
-        requested: runs that a neighbour was asked for.
-        fetching: runs that are being read from the origin.
-        tracker_up: whether the tracker is connected.
-        alone: whether this node decides by itself what to read.
-    """
-    if not needed:
-        return ""
-    if requested:
-        return "peers"
-    if fetching:
-        return "origin"
-    if needed & held:
-        return "busy"
-    if tracker_up:
-        return "lease"
-    return "owner" if alone else "tracker"

@@ -34,11 +34,7 @@ class RandomLoss:
         self._windows = 0  # lossy ones in a row
 
     def is_lossy(self, counts: LossSample) -> bool:
-        """Whether the line lost packets without being full, some windows in a row.
-
-        Args:
-            counts: of the same connection each time.
-        """
+        """Whether the line lost packets without being full, some windows in a row; `counts`: of one connection."""
         segments = counts.segments - self._segments
         if segments < WINDOW_SEGMENTS:
             return False

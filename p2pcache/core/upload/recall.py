@@ -35,10 +35,9 @@ class Refusals(Generic[Item]):
         return len(self._refused) > (peer in self._refused)
 
     def recall(self, places: int) -> list[Item]:
-        """Refused requests whose peers should hear that there is room now, the oldest first; each is named once.
+        """Refused requests whose peers should hear that so many places are free, the oldest first; each is named once.
 
-        Args:
-            places: that are free. Calling more peers than that would turn most of them away again.
+        Calling more peers than there are places would turn most of them away again.
         """
         if places <= 0 or not self._refused:
             return []
@@ -47,11 +46,9 @@ class Refusals(Generic[Item]):
         return [self._refused.pop(peer) for peer in peers]
 
     def keeps(self, peer: NodeId, places: int) -> bool:
-        """Whether the free places are kept for others, who were called. Each call keeps a place from one request.
+        """Whether the free places are kept for others, who were called, when this peer asks for one.
 
-        Args:
-            peer: that asks for a place.
-            places: that are free.
+        Each call keeps a place from one request.
         """
         if peer in self._called or len(self._called) < places:
             return False

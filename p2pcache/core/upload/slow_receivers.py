@@ -18,35 +18,21 @@ class SlowReceivers:
     """
 
     def __init__(self, most: int) -> None:
-        """Nobody is slow.
-
-        Args:
-            most: slow receivers at one time; beyond that, being slow is usual.
-        """
+        """Nobody is slow; `most` may be slow at one time: beyond that, being slow is usual."""
         self._most = most
         self._durations_s = RollingMedian(USUAL_OF)
         self._started: dict[NodeId, float] = {}  # receiver -> when its upload was seen first
         self.peers: set[NodeId] = set()
 
     def mark(self, receivers: Iterable[NodeId], now: float) -> None:
-        """Find receivers whose upload has taken far too long already.
-
-        Args:
-            receivers: peers with an active upload.
-            now: seconds.
-        """
+        """Find receivers, peers with an active upload, whose upload has taken far too long already."""
         limit_s = self._limit_s
         for peer in receivers:
             if now - self._started.setdefault(peer, now) > limit_s:
                 self._add(peer)
 
     def on_upload_ended(self, peer: NodeId, took_s: float | None) -> None:
-        """An upload is over.
-
-        Args:
-            peer: its receiver.
-            took_s: seconds, if it was sent to its end; None: it says nothing.
-        """
+        """An upload to this peer is over; it took so many seconds if it was sent to its end, else it says nothing."""
         self._started.pop(peer, None)
         if took_s is not None:
             self._durations_s.add(took_s)

@@ -37,11 +37,9 @@ class SpareUplink:
         self._passed = 0
 
     def is_there(self, pulling: Collection[NodeId], behind: int) -> bool:
-        """Whether one upload of the background may begin.
+        """Whether an upload of the background may begin.
 
-        Args:
-            pulling: who is served, or waits, for a pull.
-            behind: uploads of the background that are under way.
+        `pulling` are those who are served, or wait, for a pull, `behind` counts the background that is under way.
         """
         if not pulling:
             return True

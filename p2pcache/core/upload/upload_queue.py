@@ -84,13 +84,7 @@ class UploadQueue(Generic[Item]):
         self._limit = max(1, min(slots, self._settings.slots))
 
     def offer(self, peer: NodeId, item: Item, priority: Priority = Priority.USUAL) -> bool:
-        """Admit a request, or return False: answer BUSY.
-
-        Args:
-            peer: that asks.
-            item: that it asks for.
-            priority: of the request.
-        """
+        """Admit a peer's request, or return False: answer BUSY."""
         here = peer in self._active or peer in self._waiting
         next_waits = here and priority.is_waited_for and self._on.next_waits
         full = not next_waits and self._is_full(peer, priority)
@@ -133,13 +127,7 @@ class UploadQueue(Generic[Item]):
     def on_upload_ended(
         self, peer: NodeId, item: Item, took_s: float | None = None, nbytes: int = 0
     ) -> None:
-        """An active upload is over, whatever its outcome.
-
-        Args:
-            peer: its receiver.
-            item: that was admitted.
-            took_s: seconds since its start, if it was sent to its end.
-            nbytes: that were sent.
+        """An active upload is over; it took so many seconds if it was sent to its end.
 
         Raises:
             LocalProtocolError: it wasn't active.

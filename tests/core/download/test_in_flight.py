@@ -38,9 +38,13 @@ class Desk:
         return number
 
     def end(self, number: int, now: float) -> None:
-        one = self.requests.pop(number)
-        one.peer.in_flight -= 1
-        self.requests.retire(one, now, ANSWER_S)
+        self.cancel(number, now)
+        self.requests.pop(number)
+
+    def cancel(self, number: int, now: float) -> None:
+        self.requests.live[number].peer.in_flight -= 1
+        assert self.requests.retire(number, now, ANSWER_S)
+        assert not self.requests.retire(number, now, ANSWER_S)
         self.check()
 
     def doubt(self, node: NodeId) -> None:
@@ -67,16 +71,16 @@ def test_a_run_is_requested_until_the_last_request_for_it_ends() -> None:
 def test_a_request_that_is_alone_again_may_be_duplicated_again() -> None:
     desk = Desk(2, 3)
     first, second = desk.ask(2, 1), desk.ask(3, 1, twice=True)
-    assert desk.requests.by_number[second].duplicated
+    assert desk.requests.live[second].duplicated
     desk.end(first, 1.0)
-    assert not desk.requests.by_number[second].duplicated
+    assert not desk.requests.live[second].duplicated
 
 
 def test_a_request_that_waits_flows_and_counts_from_the_end_of_the_one_before_it() -> None:
     desk = Desk(2, 3)
     before, after = desk.ask(2, 0), desk.ask(2, 1, now=0.5, waits=True)
     desk.ask(3, 2)
-    one = desk.requests.by_number[after]
+    one = desk.requests.live[after]
     assert (one.waits, desk.requests.flowing) == (True, 2)
     desk.end(before, 4.0)
     assert (one.waits, one.since, desk.requests.flowing) == (False, 4.0 - ANSWER_S, 2)
@@ -88,17 +92,17 @@ def test_the_end_of_another_neighbours_request_starts_nobody() -> None:
     desk.ask(2, 0)
     after, other = desk.ask(2, 1, waits=True), desk.ask(3, 2)
     desk.end(other, 4.0)
-    assert desk.requests.by_number[after].waits
+    assert desk.requests.live[after].waits
 
 
 def test_a_run_that_is_only_probed_counts_as_missing() -> None:
     desk = Desk(2)
     desk.peers[2].delivers = False
     number = desk.ask(2, 0)
-    assert (desk.states.free, desk.requests.probes, desk.requests.flowing) == (0b111, 1, 0)
+    assert (desk.states.free, desk.requests.flowing) == (0b111, 0)
     assert desk.requests.live_bytes == 100, "its bytes may come all the same"
     desk.end(number, 1.0)
-    assert (desk.requests.probes, desk.requests.live_bytes) == (0, 0)
+    assert desk.requests.live_bytes == 0
 
 
 def test_a_doubted_neighbour_frees_its_runs_but_not_those_of_others() -> None:
@@ -108,7 +112,7 @@ def test_a_doubted_neighbour_frees_its_runs_but_not_those_of_others() -> None:
     desk.ask(3, 1, twice=True)
     desk.doubt(2)
     assert desk.states.requested == 0b010
-    assert (desk.requests.probes, desk.requests.flowing) == (2, 1)
+    assert desk.requests.flowing == 1
 
 
 def test_a_probe_does_not_hold_the_run_of_a_request_that_ends() -> None:
@@ -131,10 +135,7 @@ def test_a_request_ends_once() -> None:
 def test_people_see_the_live_ones_with_their_ages() -> None:
     desk = Desk(2, 3)
     cancelled, _ = desk.ask(2, 0), desk.ask(3, 2, now=1.0)
-    one = desk.requests.by_number[cancelled]
-    desk.requests.retire(one, 2.0, ANSWER_S)
-    one.peer.in_flight -= 1
-    desk.check()
+    desk.cancel(cancelled, 2.0)
     assert list(desk.requests.views(5.0)) == [InFlight(2, 4.0, 3)]
 
 
@@ -148,7 +149,7 @@ def test_the_counts_hold_whatever_happens(script: list[tuple[str, int]]) -> None
     now = 0.0
     for what, dice in script:
         now += 1.0
-        node, run, open_ = 2 + dice % 4, dice // 4, list(desk.requests.by_number)
+        node, run, open_ = 2 + dice % 4, dice // 4, list(desk.requests.live)
         peer = desk.peers[node]
         if what == "ask" and peer.in_flight < 2:
             desk.ask(node, run, now, waits=peer.in_flight == 1 and peer.delivers)
@@ -156,7 +157,7 @@ def test_the_counts_hold_whatever_happens(script: list[tuple[str, int]]) -> None
             desk.end(open_[dice % len(open_)], now)
         elif what == "doubt":
             desk.doubt(node)
-    for number in list(desk.requests.by_number):
+    for number in list(desk.requests.live):
         desk.end(number, now)
     assert desk.states.requested == 0
-    assert (desk.requests.flowing, desk.requests.probes, desk.requests.live_bytes) == (0, 0, 0)
+    assert (desk.requests.flowing, desk.requests.live_bytes) == (0, 0)

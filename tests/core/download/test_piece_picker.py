@@ -6,27 +6,23 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2pcache.core import bitset
 from p2pcache.core.download import piece_picker
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
-from p2pcache.core.swarm.run_states import RunStates
 
 RUNS = 40
 bitsets = st.integers(0, (1 << RUNS) - 1)
 
 
-@given(bitsets, bitsets, bitsets, st.integers(0, 1000))
-def test_a_choice_is_wanted_and_offered(have: int, asked: int, offered: int, seed: int) -> None:
-    states = RunStates(RUNS, have)
-    states.requested = asked & states.missing
-    window = states.window(8)
-    run = piece_picker.choose_run(states, offered, Rarity(), window, Random(seed))
-    wanted = offered & states.free
-    if wanted:
-        assert wanted >> run & 1
-        assert window >> run & 1 or not wanted & window
+@given(bitsets.filter(bool), bitsets, bitsets, st.integers(0, 1000))
+def test_an_offered_run_is_chosen(offered: int, urgent: int, window: int, seed: int) -> None:
+    run = piece_picker.choose_run(offered, urgent, window, Rarity(), Random(seed))
+    assert offered >> run & 1
+    if offered & urgent:
+        assert run == bitset.first(offered & urgent)
     else:
-        assert run == -1
+        assert window >> run & 1 or not offered & window
 
 
 @given(
@@ -46,7 +42,7 @@ def test_a_peer_choice_is_the_least_burdened_that_may_be_asked(
         peer.in_flight, peer.load, peer.delivers = asked, load, delivers
         peer.rest_until = 20.0 if rests else 0.0
         peers.append(peer)
-    choice = piece_picker.choose_peer(peers, wanted, 10.0, 2, Random(seed))
+    chosen, _ = piece_picker.choose_peer(peers, wanted, 10.0, 2, Random(seed))
     able = [
         p
         for p in peers
@@ -54,10 +50,10 @@ def test_a_peer_choice_is_the_least_burdened_that_may_be_asked(
     ]
     if able:
         best = min((p.in_flight, p.load) for p in able)
-        assert choice.peer in able
-        assert (choice.peer.in_flight, choice.peer.load) == best
+        assert chosen in able
+        assert (chosen.in_flight, chosen.load) == best
     else:
-        assert choice.peer is None
+        assert chosen is None
 
 
 def test_dice_are_fair_over_equal_peers_and_runs() -> None:
@@ -65,7 +61,7 @@ def test_dice_are_fair_over_equal_peers_and_runs() -> None:
     peers = [Peer(n, 1, 0.0) for n in range(4)]
     chosen: Counter[int] = Counter()
     for _ in range(4000):
-        peer = piece_picker.choose_peer(peers, 1, 0.0, 2, dice).peer
+        peer, _ = piece_picker.choose_peer(peers, 1, 0.0, 2, dice)
         assert peer is not None
         chosen[peer.node] += 1
     assert all(900 < chosen[n] < 1100 for n in range(4))

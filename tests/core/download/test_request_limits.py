@@ -38,7 +38,7 @@ class Desk:
         return self.requests.full
 
     def may_ask(self, *, across: bool = False) -> bool:
-        return self.requests.may_ask(across=across)
+        return self.requests.may_ask(self.requests.usual, across=across)
 
     def ask(self, peer: Peer, count: int) -> None:
         for run in bitset.members(bitset.lowest(self.states.free, count)):

@@ -114,9 +114,9 @@ def test_a_recall_that_we_have_no_use_for_is_gone() -> None:
     (first, second) = (p for p in desk.s._book.peers.values() if p.refusals)
     desk.now += 0.1
     assert of(Request, desk.do(PeerHas(first.node, 0, 6))) == [], "others have our requests by now"
-    (asked, *_) = desk.s._requester.requests.by_number
+    (asked, *_) = desk.s._requester.requests.live
     end(desk, Request(asked, 0, 0), Outcome.REFUSED)
-    asked_of = {r.peer.node for r in desk.s._requester.requests.by_number.values()}
+    asked_of = {r.peer.node for r in desk.s._requester.requests.live.values()}
     assert not asked_of & {first.node, second.node}
     assert of(Request, desk.do(PeerHas(first.node, 1, 6))) == []
     desk.s.check()

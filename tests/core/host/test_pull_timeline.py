@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2pcache.core.host.pull_timeline import PHASES, Timeline
 from p2pcache.core.swarm.events import Source
-from p2pcache.core.swarm.snapshot import InFlight, SwarmView, waits_for
+from p2pcache.core.swarm.snapshot import InFlight, SwarmView
 
 
 def phases(report: dict[str, Any]) -> dict[str, float]:
@@ -102,25 +102,6 @@ def test_the_report_is_consistent_for_any_events(steps: list[tuple[float, int]])
         assert sum(phases(report).values()) == pytest.approx(report["seconds"], abs=0.01)
         assert report["eta_node"] is None or 0 <= report["eta_node"] <= 1
         assert len(report["peers"]) <= 8
-
-
-@pytest.mark.parametrize(
-    ("state", "word"),
-    [
-        ({"needed": 0}, ""),
-        ({"requested": 2, "fetching": 4}, "peers"),
-        ({"fetching": 4}, "origin"),
-        ({"held": 1}, "busy"),
-        ({"held": 8}, "lease"),
-        ({"tracker_up": False}, "tracker"),
-        ({"tracker_up": False, "alone": True}, "owner"),
-    ],
-)
-def test_the_causes_of_waits(state: dict[str, Any], word: str) -> None:
-    usual = {
-        "needed": 7, "held": 0, "requested": 0, "fetching": 0, "tracker_up": True, "alone": False,
-    }  # fmt: skip
-    assert waits_for(**(usual | state)) == word
 
 
 def test_the_runs_that_hold_a_pull_up() -> None:

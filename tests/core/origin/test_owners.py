@@ -52,7 +52,7 @@ def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
     assert plan.wake_at <= SETTINGS.stuck_after_s
     assert owners.plan([run], 0.0, SETTINGS.stuck_after_s, PATIENCE_S).dial == [Dial(2)]
     assert owners.plan([run], 0.0, SETTINGS.stuck_after_s + 1, PATIENCE_S).dial == []
-    owners.book.on_dial_failed(2)
+    owners.book.dialling.discard(2)
     owners.on_peer_failed(2)
     assert owners.plan([run], 0.0, 6.0, PATIENCE_S).read == [run]
     owners.join(2)

@@ -10,26 +10,26 @@ SETTINGS = SwarmSettings(have_interval_s=0.02)
 
 
 def sent(batch: HaveBatch, now: float) -> list[int]:
-    return [batch.take_batch(now, 0.0, Rarity()).runs] if batch.is_due(now) else []
+    return [batch.take_batch(now, 0.0, Rarity()).runs] if now >= batch.due_at else []
 
 
 def test_neighbours_hear_at_once_and_then_in_batches() -> None:
     batch = HaveBatch(SETTINGS)
-    batch.on_proved(0b1)
+    batch.runs |= 0b1
     assert sent(batch, 1.0) == [0b1]
-    batch.on_proved(0b10)
-    batch.on_proved(0b100)
+    batch.runs |= 0b10
+    batch.runs |= 0b100
     assert sent(batch, 1.019) == []
-    assert batch.next_wakeup() == 1.02
+    assert batch.due_at == 1.02
     assert sent(batch, 1.02) == [0b110]
-    assert batch.next_wakeup() == math.inf
+    assert batch.due_at == math.inf
 
 
 def test_a_lost_run_is_not_told() -> None:
     batch = HaveBatch(SETTINGS)
-    batch.on_proved(0b11)
-    batch.on_lost(0b1)
+    batch.runs |= 0b11
+    batch.runs &= ~0b1
     assert sent(batch, 1.0) == [0b10]
-    batch.on_proved(0b100)
-    batch.on_lost(0b100)
-    assert batch.next_wakeup() == math.inf
+    batch.runs |= 0b100
+    batch.runs &= ~0b100
+    assert batch.due_at == math.inf

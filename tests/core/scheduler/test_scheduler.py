@@ -264,3 +264,26 @@ def test_a_story_tells_why() -> None:
         "asked of 0000000000000002",
         "stalled 0000000000000002",
     ]
+
+
+@pytest.mark.parametrize(
+    ("state", "word"),
+    [
+        ({"needed": 0}, ""),
+        ({"requested": 2, "fetching": 4}, "peers"),
+        ({"fetching": 4}, "origin"),
+        ({"held": 1}, "busy"),
+        ({"held": 8}, "lease"),
+        ({"tracker_up": False}, "tracker"),
+        ({"tracker_up": False, "alone": True}, "owner"),
+    ],
+)
+def test_the_causes_of_waits(state: dict[str, int], word: str) -> None:
+    desk = Desk(runs=4)
+    states, by_itself = desk.s._states, desk.s._by_itself
+    states.want_only(state.get("needed", 7))
+    states.requested, states.fetching = state.get("requested", 0), state.get("fetching", 0)
+    desk.s._book.rarity.add_holder(state.get("held", 0))
+    by_itself.tracker_up = bool(state.get("tracker_up", True))
+    by_itself.alone = lambda now: bool(state.get("alone", False))  # type: ignore[method-assign]
+    assert desk.s.waits_for(desk.now) == word

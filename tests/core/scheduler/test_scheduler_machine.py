@@ -127,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         number = sorted(self.requests)[pick % len(self.requests)]
         request = self.requests.pop(number)
         # a refusal on a lost connection doesn't count for the next one
-        if outcome is Outcome.REFUSED and self.s._requester.requests.by_number[number].live:
+        if outcome is Outcome.REFUSED and number in self.s._requester.requests.live:
             self.has[request.peer] &= ~(1 << request.run)
         self.do(RequestEnded(number, outcome))
         if outcome is Outcome.DONE:
@@ -198,7 +198,7 @@ class Machine(RuleBasedStateMachine):
     def no_link_is_left_idle(self) -> None:
         """While the limits allow a request, no neighbour that delivers has a free run."""
         limits = self.s._requester.requests
-        if not limits.may_ask(across=True):
+        if not limits.may_ask(limits.usual, across=True):
             return
         for peer in self.s._book.peers.values():
             if peer.free_at <= self.now and peer.in_flight < limits.per_peer and peer.delivers:
