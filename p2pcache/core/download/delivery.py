@@ -69,7 +69,7 @@ class Deliveries:
             return
         self._review_at = now + REVIEW_S
         lately = now - LATELY * settings.busy_rest_s
-        for peer in [p for p in self._book.peers.values() if p.refusals and p.delivers]:
+        for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
             patience_s = UNMEASURED * settings.owner_patience_s
             if not self._timing.is_unknown:
                 usual_s = self._timing.usual_s(across=peer.distance > 0)

@@ -144,8 +144,6 @@ class Requester:
             counters.stalled += 1
             peer.on_stall(now)
             self.deliveries.doubt(peer)
-        elif outcome is Outcome.MISMATCH:
-            peer.on_stall(now)
         elif outcome is Outcome.BUSY:
             counters.busy += 1
             if not request.waits:  # one that sends to us only keeps no place for the next run
@@ -153,7 +151,7 @@ class Requester:
         elif outcome is Outcome.REFUSED:
             counters.refused += 1
             self._book.on_refused(peer, 1 << request.run)
-        elif outcome is not Outcome.CANCELLED:
+        elif outcome not in {Outcome.CANCELLED, Outcome.MISMATCH}:
             peer.rest_until = now + PAUSE_S  # it is usually gone
             self.deliveries.on_connection_broken(peer)
 
@@ -238,7 +236,7 @@ class Requester:
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
                 self.deadline = min(self.deadline, due)
-            elif not peer.stalls:
+            else:
                 yield peer
                 request.asked_ahead = peer.in_flight > 1
 

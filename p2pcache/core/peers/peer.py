@@ -56,8 +56,7 @@ class Peer:
     """One connected neighbour that we can ask for runs."""
 
     __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "in_flight", "load", "node", "owed_s",
-                 "owes_since", "proved_bytes", "refusals", "refused_at", "refused_since", "rest_until",
-                 "stalls")  # fmt: skip
+                 "owes_since", "proved_bytes", "refused_at", "refused_since", "rest_until", "stalls")  # fmt: skip
 
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -75,8 +74,7 @@ class Peer:
         self.proved_bytes, self.owed_s = 0, 0.0
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
-        self.refusals = 0  # BUSY in a row
-        self.refused_since = self.refused_at = 0.0  # the first of them, and the last
+        self.refused_since = self.refused_at = 0.0  # first and last BUSY in a row; 0: none
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property
@@ -99,8 +97,8 @@ class Peer:
         self.owes_since = now
         if nbytes:
             self.bdp.on_bytes(nbytes, now)
-            self.stalls = self.refusals = 0
-            self.rest_until = self.full_until = 0.0  # its slot is ours
+            self.stalls = 0
+            self.refused_since = self.rest_until = self.full_until = 0.0  # its slot is ours
 
     @property
     def free_at(self) -> float:
@@ -110,7 +108,7 @@ class Peer:
     @property
     def is_idle(self) -> bool:
         """Whether it serves nobody, as far as we know, and nothing is said against it."""
-        return self.delivers and not (self.load or self.in_flight or self.refusals or self.stalls)
+        return self.delivers and not (self.load or self.in_flight or self.refused_since)
 
     def on_load(self, load: int, now: float, rest_s: float) -> None:
         """It says its load; if it has no free slot it isn't asked for `rest_s`."""
@@ -122,15 +120,14 @@ class Peer:
         """It answered BUSY: it isn't asked for `rest_s`, unless it calls."""
         self.rest_until = now + rest_s
         self.refused_at = now
-        self.refused_since = self.refused_since if self.refusals else now
-        self.refusals += 1
+        self.refused_since = self.refused_since or now
 
     def on_recall(self) -> bool:
         """It says that it has room for us; returns whether that ends a rest after BUSY."""
-        if not self.refusals or self.stalls:
+        if not self.refused_since or self.stalls:
             return False
-        self.refusals = 0  # it serves others, so its refusals were no sign of a hang
-        self.rest_until = self.full_until = 0.0
+        # It serves others, so its refusals were no sign of a hang.
+        self.refused_since = self.rest_until = self.full_until = 0.0
         return True
 
     def on_stall(self, now: float) -> None:

@@ -8,7 +8,7 @@ field replays exactly, or the checksum shows where it doesn't.
 import dataclasses
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 
@@ -23,13 +23,8 @@ VERSION = 2
 _EXACT = 1 << 53
 _OLD_NAMES: dict[type[Any], str] = {e.Urgent: "Demanded"}  # in the recordings of all releases
 _KINDS: dict[str, type[Any]] = {
-    _OLD_NAMES.get(kind, kind.__name__): kind
-    for kind in (
-        e.PeerJoined, e.PeerLeft, e.PeerHas, e.RequestEnded, e.FetchEnded, e.RunsProved, e.RunsLost,
-        e.LeaseGranted, e.LeaseRevoked, e.TrackerUp, e.TrackerDown, e.Members, e.DialFailed,
-        e.Urgent, e.Wanted, e.Tick,
-    )
-}  # fmt: skip
+    _OLD_NAMES.get(kind, kind.__name__): kind for kind in get_args(e.Event)
+}
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

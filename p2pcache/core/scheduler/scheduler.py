@@ -240,13 +240,12 @@ class Scheduler:
             self._requester.on_recall(peer, now)
             return
         peer.on_load(event.load, now, self._settings.full_rest_s)
-        held = self._book.rarity.held
         runs = self._book.on_have(peer, event.runs & self._states.full) & self._states.missing
         if runs and not peer.delivers:
             self._requester.deadline = now
         elif runs:
             if not self._by_itself.tracker_up:
-                if fresh := runs & ~held:
+                if fresh := runs & ~self._book.rarity.common:  # nobody else has them
                     self._by_itself.on_others_read(peer.node, fresh, now - self._progress_at, now)
                 self._by_itself.replan_soon()
             self._progress_at = now if runs & self._states.needed else self._progress_at

@@ -33,13 +33,13 @@ class UploadQueue(Generic[Item]):
       (`SpareUplink`).
     - A slow receiver takes no place from the others (`SlowReceivers`).
 
-    Order: by priority, and among equals the peers go round. A peer has one active upload at most, since its uploads
-    share a connection.
+    Order: by priority, and among equals the peers go round (`_waiting` has who was served last at its end). A peer has
+    one active upload at most, since its uploads share a connection.
 
     Recall: a peer that was told BUSY is told once when there is room (`Refusals`).
 
-    Invariants (`check`): at most twice `slots` uploads are active; the rotation holds exactly the peers that wait; a
-    peer's requests wait in the order of their priorities.
+    Invariants (`check`): at most twice `slots` uploads are active; a peer's requests wait in the order of their
+    priorities.
     """
 
     def __init__(self, settings: UploadSettings, on: Mechanisms = ALL_ON) -> None:
@@ -50,7 +50,6 @@ class UploadQueue(Generic[Item]):
         self._opened = FIRST_SLOTS  # as many as uploads have opened
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
-        self._rotation: deque[NodeId] = deque()  # peers that wait, the next one first
         self._slow = SlowReceivers(settings.slots)
         self._spare = SpareUplink()
         self._refusals: Refusals[Item] = Refusals()
@@ -69,11 +68,6 @@ class UploadQueue(Generic[Item]):
         if self._taken(Priority.BACKGROUND) < self._slots:
             return min(self.load, FULL - 1)
         return max(self.load, FULL)
-
-    @property
-    def active(self) -> int:
-        """Uploads that flow now."""
-        return len(self._active)
 
     def close(self) -> None:
         """Admit nothing more, for an orderly end; what was admitted is still served."""
@@ -96,7 +90,9 @@ class UploadQueue(Generic[Item]):
                 self._turns.pop(peer, None)
             return False
         self._refusals.withdraw(peer)
-        self._enqueue(peer, item, priority)
+        waiting = self._waiting.setdefault(peer, deque())
+        later = sum(one > priority for one, _ in waiting)
+        waiting.insert(len(waiting) - later, (priority, item))
         if behind:
             self._spare.on_background_admitted()
         return True
@@ -110,8 +106,15 @@ class UploadQueue(Generic[Item]):
             return None
         if len(self._active.keys() - self._slow.peers) >= self._slots:
             return None
-        present = sorted({line[0][0] for line in self._waiting.values()})
-        return next((one for priority in present if (one := self._start(priority))), None)
+        ready = [peer for peer in self._waiting if peer not in self._active]
+        if not ready:
+            return None
+        peer = min(ready, key=lambda one: self._waiting[one][0][0])
+        waiting = self._waiting.pop(peer)
+        self._active[peer] = waiting.popleft()
+        if waiting:
+            self._waiting[peer] = waiting  # behind all others
+        return peer, self._active[peer][1]
 
     def mark_slow_receivers(self, now: float) -> None:
         """Find receivers whose upload takes far too long; call it after `start_next`."""
@@ -154,7 +157,6 @@ class UploadQueue(Generic[Item]):
         waiting.remove(found)
         if not waiting:
             del self._waiting[peer]
-            self._rotation.remove(peer)
         return True
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
@@ -162,47 +164,15 @@ class UploadQueue(Generic[Item]):
         self._refusals.withdraw(peer)
         self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
-        waiting = self._waiting.pop(peer, None)
-        if waiting is None:
-            return []
-        self._rotation.remove(peer)
-        return [item for _, item in waiting]
+        return [item for _, item in self._waiting.pop(peer, ())]
 
     def check(self) -> None:
         """Assert the invariants."""
         self._slow.check(self._active)
         assert len(self._active) <= 2 * self._settings.slots
-        assert set(self._rotation) == set(self._waiting)
-        assert len(self._rotation) == len(self._waiting)
         assert all(self._waiting.values())
         lines = [[priority for priority, _ in line] for line in self._waiting.values()]
         assert all(line == sorted(line) for line in lines)
-
-    # -- order --------------------------------------------------------------------------------
-
-    def _enqueue(self, peer: NodeId, item: Item, priority: Priority) -> None:
-        if peer not in self._waiting:
-            self._waiting[peer] = deque()
-            self._rotation.append(peer)
-        waiting = self._waiting[peer]
-        later = sum(one > priority for one, _ in waiting)
-        waiting.insert(len(waiting) - later, (priority, item))
-
-    def _start(self, priority: Priority) -> tuple[NodeId, Item] | None:
-        """Start the next request of this priority; None: nobody can be served with one."""
-        for _ in range(len(self._rotation)):
-            peer = self._rotation.popleft()
-            if peer in self._active or self._waiting[peer][0][0] != priority:
-                self._rotation.append(peer)
-                continue
-            started = self._waiting[peer].popleft()
-            if self._waiting[peer]:
-                self._rotation.append(peer)
-            else:
-                del self._waiting[peer]
-            self._active[peer] = started
-            return peer, started[1]
-        return None
 
     # -- places -------------------------------------------------------------------------------
 

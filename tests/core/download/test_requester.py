@@ -111,7 +111,7 @@ def test_a_recall_that_we_have_no_use_for_is_gone() -> None:
     desk = Desk(runs=100)
     for request in full_room(desk)[:2]:
         end(desk, request, Outcome.BUSY)
-    (first, second) = (p for p in desk.s._book.peers.values() if p.refusals)
+    (first, second) = (p for p in desk.s._book.peers.values() if p.refused_since)
     desk.now += 0.1
     assert of(Request, desk.do(PeerHas(first.node, 0, 6))) == [], "others have our requests by now"
     (asked, *_) = desk.s._requester.requests.live
