@@ -110,7 +110,7 @@ class GovernorLoop:
         return {
             "mode": self._mode, "share": round(limits.share, 3), "cause": limits.cause,
             "strain": {name: round(value, 3) for name, value in strains_of(self.sample).items()},
-            "upload_bytes_per_s": round(limits.sent), "disk_bytes_per_s": round(limits.taken),
+            "upload_bytes_per_s": round(limits.rate), "disk_bytes_per_s": round(limits.rate),
             "upload_slots": limits.slots, "blind": self._blind(),
         }  # fmt: skip
 
@@ -137,10 +137,10 @@ class GovernorLoop:
 
     def _apply(self, limits: Limits) -> None:
         try:
-            self._context.net.limit_uploads(limits.sent, limits.slots)
+            self._context.net.limit_uploads(limits.rate, limits.slots)
         except P2PCacheError as error:
             log.debug("the data plane isn't there: %s", error)
-        self._context.disk.limit(limits.taken)
+        self._context.disk.limit(limits.rate)
 
 
 def _words(limits: Limits) -> str:

@@ -42,11 +42,10 @@ class Sample(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Limits until the next sample. Rates are bytes per second; 0: as the settings say."""
+    """Limits until the next sample."""
 
     share: float  # of full speed, `floor` to 1
-    sent: float
-    taken: float
+    rate: float  # each way, bytes per second; 0: as the settings say
     slots: int  # uploads at once
     cause: str  # the largest strain's name; "" below 1
     strain: float
@@ -72,7 +71,7 @@ class Governor:
         self._slots = slots
         self._peak = 0.0  # the highest rate one way, bytes per second: full speed
         self._at: float | None = None
-        self.limits = Limits(1.0, 0.0, 0.0, slots, "", 0.0)
+        self.limits = Limits(1.0, 0.0, slots, "", 0.0)
 
     @property
     def governs(self) -> bool:
@@ -86,13 +85,18 @@ class Governor:
         peak = max(self._peak * FORGET_PER_S**passed, sample.sent, sample.taken)
         # Bytes from a socket's buffer or from storage on this host may come faster than any link carries.
         self._peak = min(peak, sample.link_rate) if sample.link_rate else peak
-        cause, strain = self._strain(sample)
-        share = self.limits.share
+        counts = self._mode == "on" or (self._mode == "auto" and sample.engine is not None)
+        strains = strains_of(sample) if counts else {}
+        cause, strain = max(strains.items(), key=lambda item: item[1], default=("", 0.0))
+        share, rate = self.limits.share, 0.0
         if strain >= 1:
             share = max(self._floor, share * max(HARDEST, AIM / strain))
         elif strain < CALM:
             share = min(1.0, share + min(STEP, GROWTH * share) * passed)
-        self.limits = self._limits(share, cause if strain >= 1 else "", strain)
+        if share < 1:
+            rate = max(share * self._peak, FLOOR_BYTES_PER_S)
+        slots = max(1, math.ceil(share * self._slots))
+        self.limits = Limits(share, rate, slots, cause if strain >= 1 else "", strain)
         return self.limits
 
     def check(self) -> None:
@@ -101,32 +105,15 @@ class Governor:
         assert self._floor <= limits.share <= 1
         assert 1 <= limits.slots <= self._slots
         if limits.share < 1:
-            assert min(limits.sent, limits.taken) >= FLOOR_BYTES_PER_S
+            assert limits.rate >= FLOOR_BYTES_PER_S
         else:
-            assert not limits.sent + limits.taken
+            assert not limits.rate
             assert limits.slots == self._slots
-
-    def _strain(self, sample: Sample) -> tuple[str, float]:
-        if self._mode == "off" or (self._mode == "auto" and sample.engine is None):
-            return "", 0.0
-        strains = strains_of(sample)
-        return max(strains.items(), key=lambda item: item[1], default=("", 0.0))
-
-    def _limits(self, share: float, cause: str, strain: float) -> Limits:
-        if share >= 1:
-            return Limits(1.0, 0.0, 0.0, self._slots, cause, strain)
-        rate = max(share * self._peak, FLOOR_BYTES_PER_S)
-        slots = min(self._slots, max(1, math.ceil(share * self._slots)))
-        return Limits(share, rate, rate, slots, cause, strain)
 
 
 def strains_of(sample: Sample) -> dict[str, float]:
     """Each measurement over the most that serving should see, by name."""
     most = {
-        "cpu": CPU_STALL,
-        "io": IO_STALL,
-        "memory": MEMORY_STALL,
-        "link": LINK_USE,
-        "engine": 1.0,
-    }
+        "cpu": CPU_STALL, "io": IO_STALL, "memory": MEMORY_STALL, "link": LINK_USE, "engine": 1.0,
+    }  # fmt: skip
     return {name: seen / most[name] for name in most if (seen := getattr(sample, name)) is not None}
