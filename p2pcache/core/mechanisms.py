@@ -10,7 +10,6 @@ class Mechanisms:
     # What a node asks: `download`.
     ask_ahead: bool = True  # ask a neighbour that is about to end a run
     rarest: bool = True  # prefer runs with few holders
-    least_load: bool = True  # prefer neighbours with little to serve
     near_places: bool = True  # keep places for requests within the rack
     bridge_pass: bool = True  # ask first for what the rack waits for
     idle_peers: bool = True  # ask neighbours that serve nobody, however many requests flow

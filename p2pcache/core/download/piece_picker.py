@@ -6,7 +6,6 @@ from random import Random
 
 from p2pcache.core import bitset
 from p2pcache.core.download.settings import TIE_LIMIT
-from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.racks.bridges import EVERYWHERE, Reach
@@ -38,9 +37,9 @@ def any_of(runs: RunSet, dice: Random) -> RunIndex:
 
 def choose_peer(
     peers: Iterable[Peer], wanted: RunSet, now: float, per_peer: int, dice: Random,
-    reach: Reach = EVERYWHERE, on: Mechanisms = ALL_ON, *, full: bool = False,
+    reach: Reach = EVERYWHERE, *, full: bool = False,
 ) -> tuple[Peer | None, float]:  # fmt: skip
-    """The neighbour to ask next: the fewest requests in flight, then the least load, then dice.
+    """The neighbour to ask next: the fewest requests in flight, then dice.
 
     A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over. Returns None if nobody
     can be asked now, and when the first neighbour that has something ends its rest; inf: none rests.
@@ -52,12 +51,11 @@ def choose_peer(
         per_peer: requests in flight to one neighbour, beside those that its link holds.
         dice: break ties.
         reach: runs that may be asked for, by distance.
-        on: the rules in force.
         full: ask those that have no free slot, too.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
-    best_in_flight = best_load = ties = 0
+    best_in_flight = ties = 0
     retry_at = math.inf
     for peer in peers:  # the cheapest test first: this loop is a tenth of a storm's work
         in_flight = peer.in_flight
@@ -70,13 +68,9 @@ def choose_peer(
             continue
         if not peer.have & within[peer.distance] or (in_flight and not peer.delivers):
             continue
-        if (
-            best is None
-            or in_flight < best_in_flight
-            or (in_flight == best_in_flight and peer.load < best_load and on.least_load)
-        ):
-            best, best_in_flight, best_load, ties = peer, in_flight, peer.load, 1
-        elif in_flight == best_in_flight and (peer.load == best_load or not on.least_load):
+        if best is None or in_flight < best_in_flight:
+            best, best_in_flight, ties = peer, in_flight, 1
+        elif in_flight == best_in_flight:
             ties += 1
             if dice.random() * ties < 1:
                 best = peer

@@ -247,8 +247,8 @@ class Requester:
             # Beyond a boundary only while there is a place for it.
             reach = book.reach if may_ask(one.most, across=True) else WITHIN
             peer, retry_at = piece_picker.choose_peer(
-                one.peers, runs, now, one.per_peer, self._dice, reach, self._on, full=one.waits or one.blind,
-            )  # fmt: skip
+                one.peers, runs, now, one.per_peer, self._dice, reach, full=one.waits or one.blind
+            )
             if peer is None:
                 return retry_at
             run = piece_picker.choose_run(
