@@ -11,7 +11,6 @@ from p2pcache.core.download.settings import (
     BROKEN,
     LATELY,
     PATIENT,
-    REVIEW_S,
     UNMEASURED,
 )
 from p2pcache.core.peers.peer import Peer
@@ -36,7 +35,6 @@ class Deliveries:
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}
-        self._review_at = 0.0
         self.changed: dict[NodeId, bool] = {}  # since the owner read it: whether it is believed now
 
     def on_connected(self, peer: Peer) -> None:
@@ -58,16 +56,15 @@ class Deliveries:
         if last is not peer:
             self._broken[peer.node] = count + 1, peer
 
-    def doubt_refusers(self, now: float, progress_at: float) -> None:
+    def doubt_refusers(self, progress_at: float, now: float) -> None:
         """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
 
         While a swarm moves, a node is refused because others are served. A needed run last came, or came into reach,
         at `progress_at`.
         """
         settings = self._settings
-        if now < max(self._review_at, progress_at + settings.stuck_after_s):
+        if now < progress_at + settings.stuck_after_s:
             return
-        self._review_at = now + REVIEW_S
         lately = now - LATELY * settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
             patience_s = UNMEASURED * settings.owner_patience_s

@@ -171,12 +171,17 @@ class Requester:
 
     # -- what to do ---------------------------------------------------------------------------
 
-    def act(self, readings: Iterable[Reading], now: float, out: list[Command]) -> None:
-        """Ask by each pass in turn, until nothing is left to ask for or the limits are reached."""
+    def act(
+        self, readings: Iterable[Reading], progress_at: float, now: float, out: list[Command]
+    ) -> None:
+        """Ask by each pass in turn, until nothing is left to ask for or the limits are reached.
+
+        `readings` are our reads of the origin. A needed run last came, or came into reach, at `progress_at`.
+        """
         requests, endgame = self.requests, self._endgame
         self.deadline = self._bridge_timer.look_beyond(requests.live.values(), now)
         if now >= self._review_at:
-            self._review(now)
+            self._review(progress_at, now)
         retry_at = math.inf
         for one in self._passes(now):
             found_at = self._perform(one, now, out)
@@ -261,12 +266,12 @@ class Requester:
                 break
         return math.inf
 
-    def _review(self, now: float) -> None:
+    def _review(self, progress_at: float, now: float) -> None:
         self._review_at = now + REVIEW_S
+        self.deliveries.doubt_refusers(progress_at, now)
         receiving = sum(p.have != self._states.full for p in self._book.peers.values())
         self.pace.on_received(self._book.received, receiving, now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
-        self._timing.take_medians()
         self.requests.on_link_measured()
 
     def _ask(

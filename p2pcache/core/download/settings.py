@@ -3,7 +3,7 @@
 # -- passes --
 
 LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
-# Between two reviews of paces, limits and refusals: they change slowly and cost O(neighbours).
+# Between two reviews of paces, links and refusals: they change slowly and cost O(neighbours).
 REVIEW_S = 0.25
 TIE_LIMIT = 64  # equally rare runs among which dice decide: bounds the time of a choice
 FEW_PEERS = 3  # neighbours; with fewer than this each may owe us several runs

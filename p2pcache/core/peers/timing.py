@@ -8,7 +8,6 @@ from p2pcache.core.peers.settings import (
     ANSWERS,
     BRIDGE_PATIENCE,
     BRIDGE_PATIENCE_MAX_S,
-    FIRST_REQUESTS,
     FIRST_STEPS_S,
     KNOWN_STEPS,
     LAST_RUNS,
@@ -22,15 +21,13 @@ from p2pcache.core.stats import RollingMedian, median
 
 
 class RequestTiming:
-    """How long requests take, as of the last `take_medians`: within the rack, and across a boundary."""
+    """How long requests take, the median of late: within the rack, and across a boundary."""
 
     def __init__(self) -> None:
         """Nothing is known: a request takes for ever."""
         self._near = RollingMedian(USUAL_OF)  # seconds, within the rack
         self._far = RollingMedian(USUAL_OF)  # seconds, across a boundary
         self._answers = RollingMedian(ANSWERS)  # seconds
-        self._near_s = self._far_s = math.inf
-        self.answer_s = 0.0  # from a request to the first byte of its answer; 0: not known
 
     def on_answer(self, waited_s: float) -> None:
         """BUSY or the first byte of a run came, this many seconds after the request."""
@@ -39,33 +36,33 @@ class RequestTiming:
     def on_run(self, took_s: float, *, across: bool) -> None:
         """A run came so many seconds after its request began to count; `across`: across a boundary."""
         (self._far if across else self._near).add(took_s)
-        if self._near_s == math.inf and len(self._near) == FIRST_REQUESTS:
-            self.take_medians()  # a whole model may be here before they are taken next
 
-    def take_medians(self) -> None:
-        """Take the medians again. If nothing is known of one side, it is taken for as quick as the other."""
-        near_s, far_s = self._near.median, self._far.median
-        self._near_s = near_s or far_s or math.inf
-        self._far_s = far_s or near_s or math.inf
-        self.answer_s = self._answers.median
+    @property
+    def answer_s(self) -> float:
+        """Seconds from a request to the first byte of its answer; 0: not known."""
+        return self._answers.median
 
     @property
     def is_unknown(self) -> bool:
         """Whether nothing is known of how long requests take."""
-        return self._near_s == math.inf
+        return not self._near and not self._far
 
     def usual_s(self, *, across: bool) -> float:
-        """Seconds that a request takes, within the rack or across a boundary; inf: not known."""
-        return self._far_s if across else self._near_s
+        """Seconds that a request takes, within the rack or across a boundary; inf: not known.
+
+        If nothing is known of one side, it is taken for as quick as the other.
+        """
+        near_s, far_s = self._near.median, self._far.median
+        return (far_s or near_s if across else near_s or far_s) or math.inf
 
     def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
         """Seconds to wait for a bridge before a look at what it hasn't brought, `least_s` at least.
 
         The ages of requests in flight across a boundary count like the durations of ended ones.
         """
-        usual_s = (
-            median([*ages_s, *self._far.samples]) if ages_s else max(self._near_s, self._far_s)
-        )
+        usual_s = max(self.usual_s(across=False), self.usual_s(across=True))
+        if ages_s:
+            usual_s = median([*ages_s, *self._far.samples])
         return min(max(least_s, BRIDGE_PATIENCE * usual_s), BRIDGE_PATIENCE_MAX_S)
 
 

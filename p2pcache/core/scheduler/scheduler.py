@@ -115,8 +115,7 @@ class Scheduler:
         self._handlers[type(event)](event, now)
         requester = self._requester
         if now >= requester.deadline:
-            requester.deliveries.doubt_refusers(now, self._progress_at)
-            requester.act(self._origin.readings.live, now, out)
+            requester.act(self._origin.readings.live, self._progress_at, now, out)
         if requester.deliveries.changed:
             self._on_deliveries_changed(now)
         # Most events are have batches. They matter to the origin's side only if a lease waits to be read.

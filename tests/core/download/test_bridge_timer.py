@@ -6,7 +6,7 @@ from p2pcache.core import bitset
 from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.in_flight import PeerRequest
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.settings import BRIDGE_PATIENCE, BRIDGE_PATIENCE_MAX_S, FIRST_REQUESTS
+from p2pcache.core.peers.settings import BRIDGE_PATIENCE, BRIDGE_PATIENCE_MAX_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
@@ -47,9 +47,8 @@ class Desk:
         self.states = RunStates(RUNS, have=0)
         self.states.want_only(wanted)
         timing = RequestTiming()
-        for _ in range(FIRST_REQUESTS if took_s else 0):
+        if took_s:
             timing.on_run(took_s, across=True)
-        timing.take_medians()
         far = self.book.on_connected(FAR, FULL, now=0.0)
         assert far is not None
         self.far = far
@@ -96,7 +95,7 @@ def test_a_node_that_knows_no_times_waits_longest() -> None:
 
 def test_requests_that_are_still_out_there_count_by_their_age() -> None:
     desk = Desk(took_s=0.01)
-    sent = [PeerRequest(desk.far, run, started=0.0, since=0.0) for run in range(2 * FIRST_REQUESTS)]
+    sent = [PeerRequest(desk.far, run, started=0.0, since=0.0) for run in range(16)]
     assert desk.looks(5 * LEAST_S, *sent) == [], "they are as old as the node has waited"
     assert desk.looks(1.5 * LEAST_S) != [], "they have ended"
 
