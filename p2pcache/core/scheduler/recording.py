@@ -18,13 +18,10 @@ from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.errors import UsageError
 
-VERSION = 2
+VERSION = 3
 # Larger numbers are written as hex: a run set has a bit for each run, and JSON has doubles.
 _EXACT = 1 << 53
-_OLD_NAMES: dict[type[Any], str] = {e.Urgent: "Demanded"}  # in the recordings of all releases
-_KINDS: dict[str, type[Any]] = {
-    _OLD_NAMES.get(kind, kind.__name__): kind for kind in get_args(e.Event)
-}
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(e.Event)}
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,8 +71,8 @@ def head_line(head: Head) -> bytes:
 
 def step_line(now: float, event: e.Event, commands: Sequence[c.Command]) -> bytes:
     """Encode the line of one event and of what the scheduler answered."""
-    name = _OLD_NAMES.get(type(event), type(event).__name__)
-    step = (now, name, [_encoded(v) for v in _values(event)], checksum(commands))
+    values = [_encoded(value) for value in _values(event)]
+    step = (now, type(event).__name__, values, checksum(commands))
     return msgspec.json.encode(step) + b"\n"
 
 

@@ -97,7 +97,6 @@ class LeaseGranted:
     """The tracker lets us read these runs from the origin."""
 
     runs: RunSet
-    epoch: int
 
 
 @dataclass(slots=True)

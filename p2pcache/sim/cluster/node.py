@@ -314,8 +314,8 @@ class SimNode(NodeState):
     def from_tracker(self, message: m.ToAgent) -> None:
         """A message of the tracker."""
         match message:
-            case m.Grant(_, epoch, runs):
-                self.post(events.LeaseGranted(bitset.of(runs), epoch))
+            case m.Grant(_, _, runs):
+                self.post(events.LeaseGranted(bitset.of(runs)))
             case m.Revoke(_, runs):
                 self.post(events.LeaseRevoked(bitset.of(runs)))
             case m.Swarm():

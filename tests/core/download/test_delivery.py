@@ -33,7 +33,7 @@ def test_a_stalled_neighbour_is_reported_at_once_and_its_runs_lack_a_holder() ->
     assert told.lacking == desk.full
     assert desk.s.waits_for(desk.now) == "lease"
     assert not desk.s.view(desk.now).peers[0].delivers
-    (fetch,) = of(Fetch, desk.do(LeaseGranted(1, 5)))
+    (fetch,) = of(Fetch, desk.do(LeaseGranted(1)))
     assert fetch.run == 0, "a lease doesn't wait for a run that the hung neighbour claims to have"
 
 

@@ -93,7 +93,7 @@ def test_only_wanted_runs_are_asked_for_and_leased() -> None:
     assert of(LeaseCredit, out) == [LeaseCredit(1, 1 << 40 | 1 << 41)]
     out = desk.do(PeerJoined(2, bitset.full(41)))
     assert [r.run for r in of(Request, out)] == [40]
-    out = desk.do(LeaseGranted(1 << 3 | 1 << 41, 5))
+    out = desk.do(LeaseGranted(1 << 3 | 1 << 41))
     assert [f.run for f in of(Fetch, out)] == [41]
     assert of(LeaseReport, out) == [LeaseReport(returned=1 << 3)]
     assert not of(WantedDone, desk.do(RequestEnded(1, Outcome.DONE)))
@@ -111,7 +111,7 @@ def test_fewer_wanted_runs_give_waiting_leases_back() -> None:
     desk = Desk()
     desk.up()
     desk.do(PeerJoined(2, 1 << 5))
-    desk.do(LeaseGranted(1 << 5 | 1 << 6, 5))
+    desk.do(LeaseGranted(1 << 5 | 1 << 6))
     assert of(LeaseReport, desk.do(Wanted(1 << 6))) == [LeaseReport(returned=1 << 5)]
 
 
@@ -236,7 +236,7 @@ def test_a_peer_that_leaves_gives_its_runs_back_at_once() -> None:
 def test_proved_elsewhere_takes_requests_and_reads_back() -> None:
     desk = Desk(runs=4)
     desk.up()
-    desk.do(LeaseGranted(1, 5))
+    desk.do(LeaseGranted(1))
     (asked,) = of(Request, desk.do(PeerJoined(2, 2)))
     out = desk.do(RunsProved(0b11, Source.LOCAL))
     assert of(Cancel, out) == [Cancel(asked.request)]

@@ -40,7 +40,7 @@ def test_a_cut_off_node_reads_what_it_lacks_though_the_tracker_is_up() -> None:
 def test_a_cut_off_node_reads_its_leases_first_and_reports_them() -> None:
     desk = cut_off()
     for run in range(4):
-        desk.do(LeaseGranted(1 << run, 5))
+        desk.do(LeaseGranted(1 << run))
         assert of(Fetch, desk.sleep(SETTINGS.stuck_after_s)) == [], (
             "it reads nothing beyond its leases yet"
         )
@@ -54,7 +54,7 @@ def test_a_few_leases_do_not_keep_a_cut_off_node_waiting() -> None:
     desk = cut_off()
     fetches: list[Fetch] = []
     for run in range(8):
-        desk.do(LeaseGranted(1 << run, 5))
+        desk.do(LeaseGranted(1 << run))
         desk.do(FetchEnded(of(Fetch, desk.out)[-1].fetch, Outcome.DONE))
         fetches += of(Fetch, desk.sleep(SETTINGS.stuck_after_s - 1))
     assert fetches, "it reads runs that weren't granted"

@@ -145,7 +145,7 @@ class Machine(RuleBasedStateMachine):
     @rule(runs=bits)
     def lease(self, runs: int) -> None:
         self.granted |= runs
-        self.do(LeaseGranted(runs, 1))
+        self.do(LeaseGranted(runs))
 
     @rule(runs=bits)
     def revoke(self, runs: int) -> None:
