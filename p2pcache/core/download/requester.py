@@ -24,25 +24,15 @@ from p2pcache.ids import RunIndex, RunSet
 
 
 class RequestPass(NamedTuple):
-    """One way to choose the next request. It is repeated until it finds nothing or its limit is reached.
-
-    Attributes:
-        name: in documents and tests.
-        runs: the free ones among them may be asked for.
-        peers: that may be asked.
-        per_peer: requests in flight to one of them, beside those that its link holds.
-        most: requests that may flow at once.
-        waits: the request will wait for the peer's last one to end, so it doesn't count as one that flows.
-        blind: peers that have no free slot are asked, too, one of them at a time.
-    """
+    """One way to choose the next request. It is repeated until it finds nothing or its limit is reached."""
 
     name: str
-    runs: RunSet
-    peers: Collection[Peer]
-    per_peer: int
-    most: float
-    waits: bool = False
-    blind: bool = False
+    runs: RunSet  # the free ones among them may be asked for
+    peers: Collection[Peer]  # may be asked
+    per_peer: int  # requests in flight to one of them, beside those that its link holds
+    most: float  # requests that may flow at once
+    waits: bool = False  # for the peer's last request to end, so it doesn't count as one that flows
+    blind: bool = False  # peers without a free slot are asked, too, one of them at a time
 
 
 class Requester:

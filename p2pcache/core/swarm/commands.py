@@ -48,17 +48,11 @@ class CancelFetch:
 
 @dataclass(slots=True)
 class Announce:
-    """Tell neighbours that we have these runs, and our load (`HaveQueue`).
+    """Tell neighbours that we have these runs, and our load (`HaveQueue`)."""
 
-    Attributes:
-        runs: proved since the last one.
-        common: runs that several neighbours have; those of `runs` may wait.
-        wait_s: for so long, in seconds; 0: not at all.
-    """
-
-    runs: RunSet
-    common: RunSet = 0
-    wait_s: float = 0.0
+    runs: RunSet  # proved since the last one
+    common: RunSet = 0  # runs that several neighbours have; those of `runs` may wait
+    wait_s: float = 0.0  # for so long; 0: not at all
 
 
 @dataclass(slots=True)

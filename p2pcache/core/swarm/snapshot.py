@@ -40,29 +40,19 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class SwarmView:
-    """Everything at one moment.
+    """Everything at one moment."""
 
-    Attributes:
-        needed: runs that are wanted and missing.
-        held: needed runs that some neighbour has.
-        waits_for: a key of `WAITS`; empty: nothing is needed.
-        peers: the neighbours.
-        requests: to neighbours, the oldest first.
-        reads: of the origin, the oldest first.
-        leases: leased runs that aren't being read yet, and for how many seconds each.
-        tracker_up: whether the tracker is connected.
-        alone: whether this node decides by itself what to read.
-    """
-
-    needed: RunSet
-    held: RunSet
-    waits_for: str
+    needed: RunSet  # wanted and missing
+    held: RunSet  # those of them that some neighbour has
+    waits_for: str  # a key of `WAITS`; empty: nothing is needed
     peers: tuple[PeerView, ...]
-    requests: tuple[InFlight, ...]
-    reads: tuple[InFlight, ...]
-    leases: tuple[tuple[int, float], ...]
+    requests: tuple[InFlight, ...]  # to neighbours, the oldest first
+    reads: tuple[InFlight, ...]  # of the origin, the oldest first
+    leases: tuple[
+        tuple[RunIndex, float], ...
+    ]  # that aren't being read yet, and for how many seconds
     tracker_up: bool
-    alone: bool
+    alone: bool  # this node decides by itself what to read
 
     def stuck(self, limit: int) -> list[RunIndex]:
         """The runs that delay the pull most, `limit` at most.

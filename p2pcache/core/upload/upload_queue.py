@@ -145,9 +145,9 @@ class UploadQueue(Generic[Item]):
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
-        waiting = self._waiting.get(peer)
-        found = next((one for one in waiting or () if one[1] == item), None)
-        if waiting is None or found is None:
+        waiting = self._waiting.get(peer, deque())
+        found = next((one for one in waiting if one[1] == item), None)
+        if found is None:
             return False
         waiting.remove(found)
         if not waiting:
