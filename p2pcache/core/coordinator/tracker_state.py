@@ -257,12 +257,12 @@ class TrackerState:
             for said in states:
                 self._take_in(record, said, now, announced=announced)
             return
+        self._turns[record.member.node] = None
         for said in states[: m.MAX_TOLD]:
             _, before = record.waiting.pop(said.digest, (said, False))
             record.waiting[said.digest] = said, announced or before
         for _ in range(SWARMS_AT_ONCE):
             self._take_in_waiting(record, now)
-        self._turns[record.member.node] = None
 
     def _hear_waiting(self, now: float) -> None:
         """Members take turns, so that nobody waits for another one's long list."""
