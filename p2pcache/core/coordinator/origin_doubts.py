@@ -13,7 +13,6 @@ from enum import IntEnum, StrEnum
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send
 from p2pcache.core.membership.reachability import Bearer, are_all
 from p2pcache.core.membership.roster import Roster
@@ -79,16 +78,13 @@ class OriginDoubts:
 
     def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A member read these runs wrong; it is heard only about its own leases."""
-        record = self._roster.members[node]
         for run in self._book.on_failed(node, runs, now):
-            if not record.storage_doubted:
-                record.storage_doubted = True
-                self._tell(node, f"it says that storage has run {run} not at all, or wrong")
             if node not in self.odd:
                 doubt = self.runs.get(run)
                 # What was found is found anew after a while: mounts are mended, and disks rot.
                 if doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S):
                     doubt = self.runs[run] = DoubtedRun(now)
+                    self._tell(node, f"it says that storage has run {run} not at all, or wrong")
                     self._out.append(ReadRun(node, self._digest, run))
                 doubt.accusers[node] += 1
             self._judge(run, now)
@@ -111,20 +107,19 @@ class OriginDoubts:
             self._tell(node, f"the tracker {report.format(run)}")
         self._judge(run, now)
 
-    def credit(self, record: MemberRecord, credit: int, wanted: RunSet) -> int:
+    def credit(self, node: NodeId, credit: int, wanted: RunSet) -> int:
         """How many leases a node gets that asks for so many, of these runs: none while its storage is odd."""
         if credit <= 0:
-            self.on_pull_over(record)
-        odd = self.odd.get(record.node)
+            self.on_pull_over(node)
+        odd = self.odd.get(node)
         if odd is None:
             return credit
         odd.wanted = wanted
         return 0
 
-    def on_pull_over(self, record: MemberRecord) -> None:
+    def on_pull_over(self, node: NodeId) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
-        self.odd.pop(record.node, None)
-        record.storage_doubted = False
+        self.odd.pop(node, None)
 
     def resume(self, now: float) -> bool:
         """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
@@ -176,8 +171,6 @@ class OriginDoubts:
                 self.odd[node] = OddStorage(stop, record.wanted)
                 self._book.set_credit(node, 0)
                 self._tell(node, f"it gets no leases for this pull: {stop.reason}")
-            elif node in self._roster:
-                self._roster.members[node].storage_doubted = False
 
     def _tell(self, node: NodeId, text: str) -> None:
         self._out.append(Notice(Event.DOUBTED, node, self._digest, text))

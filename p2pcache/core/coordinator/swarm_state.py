@@ -137,7 +137,7 @@ class SwarmTracker:
             self._context.out.append(PullEnded(node, ended, end, self.share_of(node)))
         self.reach.drop(record)
         self.book.drop_reader(node, now)
-        self.doubts.on_pull_over(record)
+        self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
         self.lost_runs.suspect(now)
         self.roster.remove(node)
@@ -216,7 +216,7 @@ class SwarmTracker:
             self.on_left(record.node, None, now)
             return
         record.blamed_by, record.introduced, record.read_again_at = frozenset(), 0, -inf
-        self.doubts.on_pull_over(record)
+        self.doubts.on_pull_over(record.node)
         self.reach.acquit(record)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
@@ -281,8 +281,8 @@ class SwarmTracker:
             return
         readers = self.book.readers
         had_readers = readers.fit > 0
-        if self.doubts.odd or record.storage_doubted:
-            credit = self.doubts.credit(record, credit, wanted)
+        if self.doubts.odd:
+            credit = self.doubts.credit(record.node, credit, wanted)
         self.book.set_credit(record.node, credit, wanted)
         if self.reach.lost and readers.fit and not had_readers:
             self.lost_runs.suspect(now)  # it wants what they have

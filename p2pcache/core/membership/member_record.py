@@ -69,7 +69,6 @@ class MemberRecord:
     read_again: int = 0  # runs that were to be read again for it the last time
     read_again_at: float = -inf
     # For people.
-    storage_doubted: bool = False  # they were told that it read wrong bytes
     # Label, bytes of the model, bytes taken, whether it pulls and whether it has all, as it told last.
     told: tuple[str, int, tuple[int, ...], bool, bool] = ("", 0, (), False, False)
 
