@@ -22,6 +22,7 @@ from p2pcache.core.coordinator.settings import (
 )
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
 from p2pcache.core.membership.dialback import Dial, DialBacks
+from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
@@ -63,6 +64,7 @@ class TrackerState:
         self._context = TrackerContext(
             epoch, members, leases, self.registry.nodes, self.dials, self._out
         )
+        self._undialled: set[NodeId] = set()  # people were told that their dials fail
         self._cluster = ClusterList(self._out)
         self._listens_until = -inf  # it grants nothing before
         self._origin = origin
@@ -168,7 +170,7 @@ class TrackerState:
     def unreached(self) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
         lost = (swarm.reach.lost - swarm.roster.banned for swarm in self.swarms.values())
-        return self.dials.unreachable.union(*lost)
+        return self._undialled.union(*lost)
 
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
@@ -214,14 +216,15 @@ class TrackerState:
         touched: dict[str, None] = {}
         for node in changed:
             record = self.registry.nodes.get(node)
-            if record is None:
-                continue
-            for digest in sorted(record.digests):
+            if self.dials.reach(node) is not Reach.UNREACHABLE:
+                self._undialled.discard(node)
+            elif record is not None and record.connected and node not in self._undialled:
+                self._undialled.add(node)
+                self._out.append(Notice(Event.UNREACHED, node))
+            for digest in sorted(record.digests) if record is not None else ():
                 swarm = self.swarms[digest]
                 swarm.reach.review(swarm.roster.members[node])
                 touched[digest] = None
-            if record.connected and self.dials.should_tell(node):
-                self._out.append(Notice(Event.UNREACHED, node))
         for digest in touched:
             self._settle(self.swarms[digest], now)
 

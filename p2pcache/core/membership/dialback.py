@@ -45,7 +45,6 @@ class _DialRecord:
     begun: float = -inf  # the last dial
     next_at: float = inf  # the next one
     failures: int = 0  # dials that failed, in a row
-    told: bool = False  # people were, since it was reached last
 
 
 class DialBacks:
@@ -77,17 +76,12 @@ class DialBacks:
         believed = known.reach is Reach.REACHABLE or known.member.site in self._believed
         return known.reach if believed else Reach.UNKNOWN
 
-    @property
-    def unreachable(self) -> set[NodeId]:
-        """Nodes whose dials failed, as far as that is believed. O(nodes)."""
-        return {node for node in self._nodes if self.reach(node) is Reach.UNREACHABLE}
-
     def on_announced(self, member: Member, now: float) -> None:
         """A member connected. Older knowledge of it stays until there is a newer test, unless it has moved."""
         known = self._nodes.setdefault(member.node, _DialRecord(member))
         if (known.member.address, known.member.site) != (member.address, member.site):
             self._know_nothing(known)
-            known.member, known.told = member, False
+            known.member = member
         known.here = addresses.can_be_tried(member.address)
         if known.here:
             self._plan(known, max(now, known.begun + LEAST_PAUSE_S))
@@ -110,7 +104,7 @@ class DialBacks:
         known.dial = None
         self._set_reach(known, Reach.REACHABLE if reached else Reach.UNREACHABLE)
         if reached:
-            known.failures, known.told = 0, False
+            known.failures = 0
         else:
             pause_s = backoff.pause_s(AGAIN_S, LAST_AGAIN_S, known.failures)
             self._plan(known, min(known.next_at, now + pause_s))
@@ -139,13 +133,6 @@ class DialBacks:
                     begun.append(self._begin(known, now))
             heapq.heappop(self._due)
         return begun
-
-    def should_tell(self, node: NodeId) -> bool:
-        """Whether people should hear that a node can't be dialled; once, until it can."""
-        fresh = self.reach(node) is Reach.UNREACHABLE and not self._nodes[node].told
-        if fresh:
-            self._nodes[node].told = True
-        return fresh
 
     def next_wakeup(self) -> float:
         """When `doubt_late` and `step` have something to do."""

@@ -228,7 +228,7 @@ async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
             dials = app.tracking.dials
             for _ in range(8):
                 async with hidden.member(app.address) as agent:
-                    await until(lambda: 2 in dials.unreachable)
+                    await until(lambda: dials.reach(2) is Reach.UNREACHABLE)
                     await agent.send(m.Leaving())
                     await until(lambda: 2 not in dials._nodes)
     assert sum("nobody reaches node 0000000000000002" in text for text in caplog.messages) == 3
