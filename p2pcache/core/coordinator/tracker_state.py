@@ -37,8 +37,8 @@ from p2pcache.ids import NodeId
 class TrackerState:
     """All that a tracker knows and decides.
 
-    Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the
-    swarms whose rosters list it; each swarm's next wakeup, or an earlier time or the last, is in `_due`.
+    Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the swarms whose rosters
+    list it; each swarm's next wakeup, or an earlier time, is in `_due`.
     """
 
     def __init__(
@@ -71,7 +71,6 @@ class TrackerState:
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
         self._turns: dict[NodeId, None] = {}  # members of whom states wait
-        self._settled_at = -inf  # when swarms were last settled
         self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -113,7 +112,7 @@ class TrackerState:
         record = self.registry.on_disconnected(node, now)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
-            self._settle_soon(self.swarms[digest], now)
+            self._settle_soon(self.swarms[digest])
         self._settle_due(now)
         return self._outputs()
 
@@ -182,7 +181,7 @@ class TrackerState:
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
-            assert swarm.scheduled <= max(swarm.next_wakeup(), self._settled_at)
+            assert swarm.scheduled <= swarm.next_wakeup()
             assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
@@ -247,7 +246,7 @@ class TrackerState:
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
-                self._settle_soon(swarm, now)
+                self._settle_soon(swarm)
         self._settle_due(now)
         self.dials.on_announced(record.member, now)
         self._dial(now)
@@ -349,7 +348,7 @@ class TrackerState:
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
         if len(swarm.roster):
-            self._settle_soon(swarm, now)
+            self._settle_soon(swarm)
         else:
             self._past += swarm.counts()
             self._past_ends += swarm.book.ends
@@ -374,15 +373,14 @@ class TrackerState:
         if listens:
             self._settle_soon(swarm, self._listens_until)
 
-    def _settle_soon(self, swarm: SwarmTracker, when: float) -> None:
-        """Settle a swarm at a time, when those before it have had their turn."""
+    def _settle_soon(self, swarm: SwarmTracker, when: float = -inf) -> None:
+        """Settle a swarm at a time, or when those before it have had their turn."""
         if when < swarm.scheduled:
             swarm.scheduled = when
             heapq.heappush(self._due, (when, swarm.digest))
 
     def _settle_due(self, now: float) -> None:
         """Settle the swarms whose time has come; of many, the first ones."""
-        self._settled_at = now
         for _ in range(SWARMS_AT_ONCE):
             if not self._due or self._due[0][0] > now:
                 return
