@@ -297,9 +297,9 @@ class SwarmTracker:
         """The list as of its version, then neighbours to dial (members that joined since come with the next delta)."""
         self._send(node, self.roster.full_list())
         # One that only serves says that it wants all, and fetches nothing. A loader names its runs one by one, later.
-        seeks = ALL if said.pulled or (said.wanted and not any(said.wanted)) else 0
-        if said.wanted and not seeks:
-            seeks = self._wanted(said.wanted)
+        seeks = ALL if said.pulled else 0
+        if said.wanted and not said.pulled:
+            seeks = self._wanted(said.wanted) or ALL
         neighbours = self.roster.hand_out(node, self._context.members.neighbours, seeks)
         if neighbours is not None:
             self._send(node, neighbours)

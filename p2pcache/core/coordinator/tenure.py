@@ -109,9 +109,7 @@ class Contender:
 
     def on_written(self, written: Write, version: str, now: float) -> None:
         """The store took our record."""
-        self._under_way = False
-        self._record, self._version, self._since = written.record, version, now
-        self._on_ours(written.record, now)
+        self.on_seen((written.record, version), now)
 
     def on_conflict(self, now: float) -> None:
         """The record has another version than we expected."""
@@ -145,7 +143,6 @@ class Contender:
         """The store has a record that we wrote: this one."""
         began, settings = self._began[record.renewal], self._settings
         self.active, self.generation = True, record.generation
-        self.highest = max(self.highest, record.generation)
         self._until = max(self._until, began + settings.ttl_s - settings.margin_s)
         self._began = {n: at for n, at in self._began.items() if n >= record.renewal}
         self._due = max(now, began + settings.renew_s)
