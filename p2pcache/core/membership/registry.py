@@ -98,6 +98,7 @@ class Registry:
         record = self.nodes.pop(node, None)
         if record is not None:
             record.gone_at, record.lost = now, lost
+            record.waiting.clear()
             self.departed[node] = record
             self.lost += lost
             self.left += not lost
