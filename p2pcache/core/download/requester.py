@@ -97,7 +97,6 @@ class Requester:
             if request.peer is peer:
                 self._retire(number, now)
                 self._log.note(now, request.run, "left by", peer.node)
-        peer.in_flight = 0
         self.deadline = now
 
     def on_have(self, peer: Peer, now: float, out: list[Command]) -> None:
@@ -148,13 +147,10 @@ class Requester:
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
         self._counters.mismatched += 1
         node = request.peer.node
-        if node in self._book.banned:
-            return
-        current = self._book.peers.get(node)
-        self._book.ban(node, request.run)
-        if current is not None:
-            self.on_peer_gone(current, now)
-        out.append(Blame(node, request.run))
+        if node not in self._book.banned:
+            if (current := self._book.ban(node, request.run)) is not None:
+                self.on_peer_gone(current, now)
+            out.append(Blame(node, request.run))
 
     def _retire(self, number: int, now: float) -> bool:
         return self.requests.retire(number, now, self._timing.answer_s)

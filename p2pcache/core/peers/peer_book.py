@@ -35,9 +35,8 @@ class PeerBook:
     def on_connected(
         self, node: NodeId, have: RunSet, now: float, rtt_s: float = 0.0
     ) -> Peer | None:
-        """A neighbour connected that has these runs, as it says; None if it is banned."""
+        """A node that is no neighbour connected and has these runs, as it says; None if it is banned."""
         self.dialling.discard(node)
-        self.on_disconnected(node)
         if node in self.banned:
             return None
         peer = self.peers[node] = Peer(node, have, now, self._boundaries.distance(node), rtt_s)
@@ -57,10 +56,10 @@ class PeerBook:
         self.dialling.update(fresh)
         return [Dial(node) for node in fresh]
 
-    def ban(self, node: NodeId, run: RunIndex) -> None:
-        """A node sent wrong bytes of this run: never ask it again."""
+    def ban(self, node: NodeId, run: RunIndex) -> Peer | None:
+        """A node sent wrong bytes of this run: never ask it again; returns the neighbour that it was."""
         self.banned[node] = run
-        self.on_disconnected(node)
+        return self.on_disconnected(node)
 
     def doubt(self, peer: Peer) -> None:
         """A neighbour doesn't deliver: what it claims to have doesn't count."""
