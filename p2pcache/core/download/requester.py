@@ -104,10 +104,8 @@ class Requester:
         if peer.free_at > now:
             self.deadline = min(self.deadline, peer.free_at)
             return
-        requests = self.requests
-        self._perform(
-            RequestPass("news", ALL, (peer,), requests.per_peer, requests.usual), now, out
-        )
+        each, usual = self.requests.per_peer, self.requests.usual
+        self._perform(RequestPass("news", ALL, (peer,), each, usual), now, out)
 
     def on_recall(self, peer: Peer, now: float) -> None:
         """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
@@ -164,8 +162,8 @@ class Requester:
 
         `readings` are our reads of the origin. A needed run last came, or came into reach, at `progress_at`.
         """
-        requests, endgame = self.requests, self._endgame
-        self.deadline = self._bridge_timer.look_beyond(requests.live.values(), now)
+        endgame = self._endgame
+        self.deadline = self._bridge_timer.look_beyond(self.requests.live.values(), now)
         if now >= self._review_at:
             self._review(progress_at, now)
         retry_at = math.inf
@@ -173,11 +171,7 @@ class Requester:
             found_at = self._perform(one, now, out)
             retry_at = min(retry_at, found_at) if one.blind else found_at
         self.deadline = min(self.deadline, retry_at)  # of the passes that have all neighbours
-        if (
-            self._on.endgame
-            and requests.may_ask(requests.usual, across=True)
-            and self._states.needed
-        ):
+        if self._on.endgame and self._states.needed:
             for late, peer in endgame.candidates(readings, now):
                 late.duplicated = True
                 self._counters.duplicates += 1
