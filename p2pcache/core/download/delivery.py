@@ -48,6 +48,7 @@ class Deliveries:
         if not peer.delivers:
             self.in_vain.discard(peer.node)
             self._book.believe(peer)
+            self._requests.recount()
             self.changed[peer.node] = True
 
     def on_connection_broken(self, peer: Peer) -> None:
@@ -79,7 +80,7 @@ class Deliveries:
         """A neighbour delivers nothing: it doesn't count until it sends a run."""
         if self._on.doubt and peer.delivers and self._book.peers.get(peer.node) is peer:
             self._book.doubt(peer)
-            self._requests.make_probes(peer)
+            self._requests.recount()
             self.in_vain.add(peer.node)
             self.changed[peer.node] = False
 

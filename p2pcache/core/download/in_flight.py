@@ -23,7 +23,6 @@ class PeerRequest:
             to end it is inf until then, and then that time less the time of an answer.
         asked_ahead: its sender was asked for the next run already.
         duplicated: another request for the same run is in flight.
-        probe: its peer delivers nothing so far. The run counts as missing: others may be asked for it meanwhile.
     """
 
     peer: Peer
@@ -32,7 +31,6 @@ class PeerRequest:
     since: float
     asked_ahead: bool = False
     duplicated: bool = False
-    probe: bool = False
 
     @property
     def waits(self) -> bool:
@@ -42,6 +40,8 @@ class PeerRequest:
 
 class Requests:
     """The live ones, in the order in which they were sent, and those of which only the end is awaited.
+
+    A request to a neighbour that doesn't deliver is a probe. Its run counts as missing: others may be asked for it.
 
     Invariants (`check`): `states.requested` is exactly the runs of live requests that aren't probes; the peer of a
     live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
@@ -74,22 +74,19 @@ class Requests:
             waits: it waits for another one to the same peer to end.
             duplicate: another request for the run, or a read of it, is in flight.
         """
-        number, probe = next(self._numbers), not peer.delivers
-        since = math.inf if waits else now
-        self.live[number] = PeerRequest(peer, run, now, since, duplicated=duplicate, probe=probe)
-        if not probe:
+        number, since = next(self._numbers), math.inf if waits else now
+        self.live[number] = PeerRequest(peer, run, now, since, duplicated=duplicate)
+        if peer.delivers:
             self._states.requested |= 1 << run
-        self.flowing += not waits and not probe
+            self.flowing += not waits
         self.live_bytes += self._run_bytes[run]
         return number
 
-    def make_probes(self, peer: Peer) -> None:
-        """A peer doesn't deliver: its requests are probes from now on, and their runs may be asked of others."""
-        for one in self.live.values():
-            if one.peer is peer and not one.probe:
-                one.probe = True
-                self.flowing -= not one.waits
-        self._states.requested &= bitset.of(one.run for one in self.live.values() if not one.probe)
+    def recount(self) -> None:
+        """A neighbour is doubted, or believed again: its requests are probes, or aren't any more."""
+        counted = [one for one in self.live.values() if one.peer.delivers]
+        self.flowing = sum(not one.waits for one in counted)
+        self._states.requested = bitset.of(one.run for one in counted)
 
     def retire(self, number: int, now: float, answer_s: float) -> bool:
         """A request isn't live any more; returns whether it was. The caller counts it down at its peer.
@@ -100,16 +97,16 @@ class Requests:
         if request is None:
             return False
         self._ending[number] = request
-        self.flowing -= not request.waits and not request.probe
+        self.flowing -= request.peer.delivers and not request.waits
         self.live_bytes -= self._run_bytes[request.run]
         alone = True
         for other in self.live.values():
             if other.run == request.run:
                 other.duplicated = False  # it is alone now and may be duplicated again
-                alone = alone and other.probe
+                alone = alone and not other.peer.delivers
             if other.peer is request.peer and other.waits:
                 other.since = now - answer_s
-                self.flowing += not other.probe
+                self.flowing += other.peer.delivers
         if alone:
             self._states.requested &= ~(1 << request.run)
         return True
@@ -175,9 +172,10 @@ class Requests:
     def check(self) -> None:
         """Assert the invariants."""
         peers, live = self._book.peers, self.live.values()
-        assert sum(not one.waits and not one.probe for one in live) == self.flowing
+        counted = [one for one in live if one.peer.delivers]
+        assert sum(not one.waits for one in counted) == self.flowing
         assert sum(self._run_bytes[one.run] for one in live) == self.live_bytes
-        assert bitset.of(one.run for one in live if not one.probe) == self._states.requested
+        assert bitset.of(one.run for one in counted) == self._states.requested
         for one in live:
             assert peers.get(one.peer.node) is one.peer
         for peer in peers.values():

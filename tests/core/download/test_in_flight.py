@@ -49,7 +49,7 @@ class Desk:
 
     def doubt(self, node: NodeId) -> None:
         self.peers[node].delivers = False
-        self.requests.make_probes(self.peers[node])
+        self.requests.recount()
         self.check()
 
     def check(self) -> None:
