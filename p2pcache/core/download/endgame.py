@@ -1,6 +1,7 @@
 """The end of a pull: a second request for a run that takes far too long (end game: Cohen 2003)."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from p2pcache.core.download import piece_picker
@@ -12,6 +13,7 @@ from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import EVERYWHERE, WITHIN
 from p2pcache.core.swarm_context import SwarmContext
+from p2pcache.ids import RunIndex
 
 
 class Endgame:
@@ -38,12 +40,13 @@ class Endgame:
 
     def candidates(
         self, readings: Iterable[Reading], now: float
-    ) -> Iterator[tuple[PeerRequest | Reading, Peer]]:
-        """Each overdue request or read, and the neighbour to ask for its run; the caller asks before it goes on."""
+    ) -> Iterator[tuple[RunIndex, Peer]]:
+        """Each run whose request or read is overdue, and whom to ask for it; the caller asks before it goes on."""
         states, book, requests = self._context.states, self._context.book, self._requests
         self.deadline = math.inf
         times = NOT_YET if states.free else 1
         in_flight: list[PeerRequest | Reading] = [*requests.live.values()]
+        asked = Counter(one.run for one in requests.live.values() if one.peer.delivers)
         if states.fetching & book.rarity.held:
             in_flight += readings
         for one in in_flight:
@@ -52,7 +55,7 @@ class Endgame:
             first = one.peer if isinstance(one, PeerRequest) else None
             since = one.since if isinstance(one, PeerRequest) else one.started
             # The run of a probe is free: it is asked of others without a duplicate.
-            if one.duplicated or (first and not first.delivers):
+            if asked[one.run] > (first is not None) or (first and not first.delivers):
                 continue
             limit_s = times * self.patience_s(first)
             if now < since + limit_s:
@@ -64,6 +67,6 @@ class Endgame:
                 others, 1 << one.run, now, requests.per_peer, self._context.dice, reach
             )
             if other is not None:
-                yield one, other
+                yield one.run, other
             else:  # Nobody else can be asked now. The next have batch may change that.
                 self.deadline = min(self.deadline, now + REVIEW_S)

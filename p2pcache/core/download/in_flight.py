@@ -22,7 +22,6 @@ class PeerRequest:
         since: seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run
             to end it is inf until then, and then that time less the time of an answer.
         asked_ahead: its sender was asked for the next run already.
-        duplicated: another request for the same run is in flight.
     """
 
     peer: Peer
@@ -30,7 +29,6 @@ class PeerRequest:
     started: float
     since: float
     asked_ahead: bool = False
-    duplicated: bool = False
 
     @property
     def waits(self) -> bool:
@@ -62,20 +60,10 @@ class Requests:
         self.flowing = 0  # live ones, without probes and those that wait
         self.live_bytes = 0
 
-    def on_sent(
-        self, peer: Peer, run: RunIndex, now: float, *, waits: bool = False, duplicate: bool = False
-    ) -> int:
-        """A request goes out; returns its number.
-
-        Args:
-            peer: that is asked.
-            run: that it is asked for.
-            now: seconds.
-            waits: it waits for another one to the same peer to end.
-            duplicate: another request for the run, or a read of it, is in flight.
-        """
+    def on_sent(self, peer: Peer, run: RunIndex, now: float, *, waits: bool = False) -> int:
+        """A request goes out; returns its number. It `waits` for another one to the same peer to end."""
         number, since = next(self._numbers), math.inf if waits else now
-        self.live[number] = PeerRequest(peer, run, now, since, duplicated=duplicate)
+        self.live[number] = PeerRequest(peer, run, now, since)
         if peer.delivers:
             self._states.requested |= 1 << run
             self.flowing += not waits
@@ -101,9 +89,8 @@ class Requests:
         self.live_bytes -= self._run_bytes[request.run]
         alone = True
         for other in self.live.values():
-            if other.run == request.run:
-                other.duplicated = False  # it is alone now and may be duplicated again
-                alone = alone and not other.peer.delivers
+            if other.run == request.run and other.peer.delivers:
+                alone = False
             if other.peer is request.peer and other.waits:
                 other.since = now - answer_s
                 self.flowing += other.peer.delivers

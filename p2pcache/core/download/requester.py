@@ -172,10 +172,9 @@ class Requester:
             retry_at = min(retry_at, found_at) if one.blind else found_at
         self.deadline = min(self.deadline, retry_at)  # of the passes that have all neighbours
         if self._on.endgame and self._states.needed:
-            for late, peer in endgame.candidates(readings, now):
-                late.duplicated = True
+            for run, peer in endgame.candidates(readings, now):
                 self._counters.duplicates += 1
-                self._ask(peer, late.run, now, out, duplicate=True)
+                self._ask(peer, run, now, out)
             self.deadline = min(self.deadline, endgame.deadline)
 
     def _passes(self, now: float) -> Iterator[RequestPass]:
@@ -255,10 +254,9 @@ class Requester:
         self.requests.on_link_measured()
 
     def _ask(
-        self, peer: Peer, run: RunIndex, now: float, out: list[Command],
-        *, duplicate: bool = False, waits: bool = False,
-    ) -> None:  # fmt: skip
-        number = self.requests.on_sent(peer, run, now, waits=waits, duplicate=duplicate)
+        self, peer: Peer, run: RunIndex, now: float, out: list[Command], *, waits: bool = False
+    ) -> None:
+        number = self.requests.on_sent(peer, run, now, waits=waits)
         self.deadline = min(self.deadline, now + self._endgame.patience_s(peer))
         peer.on_request(now)
         self._counters.requests += 1

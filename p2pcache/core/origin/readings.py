@@ -22,7 +22,6 @@ class Reading:
     request: int  # number of the first `Fetch` of its request
     place: int  # of the run in the request, from 0
     live: bool = True  # False: cancelled, only its end is awaited
-    duplicated: bool = False  # a neighbour was asked for the run as well, because this takes long
 
 
 class Readings:

@@ -36,6 +36,16 @@ def test_a_first_request_whose_bytes_drip_gets_a_duplicate() -> None:
     assert (twin.run, twin.peer) == (first.run, 3)
 
 
+def test_a_duplicate_that_brings_nothing_is_followed_by_another() -> None:
+    desk = Desk(runs=1)
+    desk.do(PeerJoined(2, 1))
+    desk.do(PeerJoined(3, 1))
+    (twin,) = of(Request, desk.sleep(3 * FIRST_STEPS_S))
+    desk.do(PeerJoined(4, 1))
+    (another,) = of(Request, desk.do(RequestEnded(twin.request, Outcome.REFUSED)))
+    assert another.peer == 4
+
+
 def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:
     desk = Desk(runs=40)
     desk.do(PeerJoined(2, desk.full))

@@ -28,11 +28,9 @@ class Desk:
         self.peers = book.peers
         self.requests = Requests(context_of(self.states, book, RUN_BYTES))
 
-    def ask(
-        self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False, twice: bool = False
-    ) -> int:
+    def ask(self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False) -> int:
         peer = self.peers[node]
-        number = self.requests.on_sent(peer, run, now, waits=waits, duplicate=twice)
+        number = self.requests.on_sent(peer, run, now, waits=waits)
         peer.in_flight += 1
         self.check()
         return number
@@ -59,21 +57,13 @@ class Desk:
 
 def test_a_run_is_requested_until_the_last_request_for_it_ends() -> None:
     desk = Desk(2, 3)
-    first, second = desk.ask(2, 1), desk.ask(3, 1, twice=True)
+    first, second = desk.ask(2, 1), desk.ask(3, 1)
     assert desk.requests.live_bytes == 400
     desk.end(first, 1.0)
     assert desk.states.requested == 0b010
     desk.end(second, 2.0)
     assert desk.states.requested == 0
     assert (desk.requests.flowing, desk.requests.live_bytes) == (0, 0)
-
-
-def test_a_request_that_is_alone_again_may_be_duplicated_again() -> None:
-    desk = Desk(2, 3)
-    first, second = desk.ask(2, 1), desk.ask(3, 1, twice=True)
-    assert desk.requests.live[second].duplicated
-    desk.end(first, 1.0)
-    assert not desk.requests.live[second].duplicated
 
 
 def test_a_request_that_waits_flows_and_counts_from_the_end_of_the_one_before_it() -> None:
@@ -109,7 +99,7 @@ def test_a_doubted_neighbour_frees_its_runs_but_not_those_of_others() -> None:
     desk = Desk(2, 3)
     desk.ask(2, 0)
     desk.ask(2, 1, waits=True)
-    desk.ask(3, 1, twice=True)
+    desk.ask(3, 1)
     desk.doubt(2)
     assert desk.states.requested == 0b010
     assert desk.requests.flowing == 1
