@@ -44,20 +44,12 @@ class Scheduler:
         seed: int, tracker: bool, now: float, story_lines: int = STORY_LINES,
         on: Mechanisms = ALL_ON,
     ) -> None:  # fmt: skip
-        """Start with the runs that are here already.
+        """Start with the runs that are here already. The same events and the same seed give the same commands.
 
-        Args:
-            node: our id.
-            run_bytes: length of each run in bytes.
-            have: proved runs. If that is all, `complete` is true from the start and no `Finished` is said.
-            settings: of the swarm.
-            seed: of the dice. The same events and the same seed give the same commands.
-            tracker: whether one is configured. Without one we are the whole swarm until `Members` says otherwise, and
-                read the origin at once. With one, nothing is read until the tracker grants it. If the tracker is lost,
-                we read only if `Members` came before: a dead tracker must not start a storm on the origin.
-            now: seconds, of the clock that `handle` is called with.
-            story_lines: entries of the story that are kept, over all runs.
-            on: the rules in force.
+        If all are here, `complete` is true from the start and no `Finished` is said. Without a tracker we are the whole
+        swarm until `Members` says otherwise, and read the origin at once. With one, nothing is read until the tracker
+        grants it. If the tracker is lost, we read only if `Members` came before: a dead tracker must not start a storm
+        on the origin. The story keeps so many entries, over all runs.
         """
         self.counters = Counters()
         self._run_bytes = run_bytes
@@ -85,9 +77,7 @@ class Scheduler:
             events.PeerHas: self._on_peer_has,
             events.RequestEnded: self._on_request_ended,
             events.FetchEnded: self._on_fetch_ended,
-            events.RunsProved: lambda event, at: self._proved(
-                event.runs & self._states.full, event.source, at
-            ),
+            events.RunsProved: self._on_runs_proved,
             events.RunsLost: self._on_runs_lost,
             events.LeaseGranted: lambda event, at: self._origin.on_granted(event.runs, at),
             events.LeaseRevoked: self._on_lease_revoked,
@@ -95,9 +85,7 @@ class Scheduler:
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
-            events.Urgent: lambda event, at: self._change_needs(
-                self._states.make_urgent, event.runs, at
-            ),
+            events.Urgent: self._on_urgent,
             events.Wanted: self._on_wanted,
             events.Tick: lambda *_: None,  # each part looks at its deadline after every event
         }
@@ -292,9 +280,15 @@ class Scheduler:
             self._wanted_open = False
             self._out.append(WantedDone())
 
+    def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
+        self._proved(event.runs & self._states.full, event.source, now)
+
     def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
         self._have_batch.runs &= ~event.runs
         self._change_needs(self._states.set_lost, event.runs, now)
+
+    def _on_urgent(self, event: events.Urgent, now: float) -> None:
+        self._change_needs(self._states.make_urgent, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
         self._change_needs(self._states.want_only, event.runs, now)
