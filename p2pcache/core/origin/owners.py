@@ -101,8 +101,9 @@ class OriginOwners:
         return self._live
 
     def plan(
-        self, orphans: Sequence[RunIndex], quiet_s: float, now: float, patience_s: float
-    ) -> Plan:
+        self, orphans: Sequence[RunIndex], quiet_s: float, now: float, patience_s: float,
+        *, first: bool = False,
+    ) -> Plan:  # fmt: skip
         """Decide about runs without a holder.
 
         Args:
@@ -110,6 +111,7 @@ class OriginOwners:
             quiet_s: for how long no new run has come to this node or its neighbours.
             now: seconds.
             patience_s: how long an owner may bring nothing.
+            first: this node reads the first of them if its owner hasn't said that it takes part.
         """
         read: list[RunIndex] = []
         dial: list[Dial] = []
@@ -118,9 +120,11 @@ class OriginOwners:
         self._pass_over_idle(orphans, quiet_s, now, patience_s)
         for run in orphans:
             owner = self._owner(run)
-            if owner == self._node:
+            if owner == self._node or (first and owner not in self._book.peers):
                 read.append(run)
+                first = False
                 continue
+            first = False
             if owner is None:
                 continue
             since[run] = self._since.get(run, now)

@@ -46,7 +46,7 @@ AHEAD_RATIO = 2.5
 BEYOND_RATIO = 3
 KNOWLEDGE_RATIO = 2  # the same: runs by which two nodes' knowledge differs at that moment
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
-HEAR_S = 0.3  # for the others to say what they have of a model that no tracker told of: dials in a site take less
+HEAR_S = 0.2  # for the others to say what they have of a model that no tracker told of: dials in a site take less
 RECENT_READS = 16  # reads over which the mean goes
 
 # -- a node alone --

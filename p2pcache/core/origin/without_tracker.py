@@ -55,6 +55,7 @@ class WithoutTracker:
         self.is_cut_off = False
         # We were a member at the tracker that is gone, so we know some of its grants.
         self._met = False
+        self._unheard = False  # it never told of this swarm
         self._return_s = 0.0  # how long we wait for it to come back
         # For so long runs that it may have granted are left to their readers.
         self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
@@ -84,7 +85,7 @@ class WithoutTracker:
             return
         self.tracker_up = False
         self._down_since = self._plan_at = now
-        self._met = True
+        self._met, self._unheard = True, unheard
         self._pace.on_tracker_lost()
         pause_s = HEAR_S if unheard else 0.0 if silent else RETURN_S
         self._return_s = pause_s * (1 + self._dice.random() / 2)
@@ -186,7 +187,9 @@ class WithoutTracker:
         if self._mine.fetching:
             quiet_s = 0.0  # our own reads don't end either, so storage is slow and no owner is passed over
         patience_s = self._patience_s(len(runs), now)
-        plan = self.owners.plan(runs, quiet_s, now, patience_s)
+        # The owners' answers may wait behind runs of other models. The first run doesn't wait for them.
+        first = self._unheard and not self.reads and not self._mine.fetching
+        plan = self.owners.plan(runs, quiet_s, now, patience_s, first=first)
         self._planned_at = now
         self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
         if now < self._grace_ends_at < self._plan_at:

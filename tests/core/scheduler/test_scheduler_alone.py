@@ -249,6 +249,31 @@ def test_a_pull_that_begins_without_its_tracker_begins_soon() -> None:
     assert read_all(desk, first) == set(range(8))
 
 
+def test_the_first_run_does_not_wait_for_answers_of_owners() -> None:
+    """Their answers stand behind runs of other models on the same connections, for as long as these take."""
+    nodes = tuple(range(1, 9))
+    theirs = [run for run in range(2) if order(run, nodes)[0] != 1]
+    assert theirs == [0, 1], "else this tells nothing"
+    desk = Desk(runs=2)
+    desk.do(Members(nodes))
+    desk.do(TrackerDown(unheard=True))
+    first = of(Fetch, desk.sleep(1.0))
+    assert [fetch.run for fetch in first] == [0]
+    assert of(Fetch, desk.do(FetchEnded(first[0].fetch, Outcome.DONE))) == []
+    assert of(Fetch, desk.sleep(1.0)) == [], "the others still may take part"
+    out = [each for node in nodes[1:] for each in desk.do(DialFailed(node))]
+    assert [fetch.run for fetch in of(Fetch, out)] == [1]
+
+
+def test_the_first_run_is_left_to_an_owner_that_takes_part() -> None:
+    nodes = tuple(range(1, 9))
+    desk = Desk(runs=2)
+    desk.do(Members(nodes))
+    desk.do(TrackerDown(unheard=True))
+    desk.do(PeerJoined(order(0, nodes)[0], 0, 0.0))
+    assert of(Fetch, desk.sleep(1.0)) == []
+
+
 def test_pulls_that_begin_without_their_tracker_share_the_reads() -> None:
     """One begins a little later than the other: it left the runs below to readers that there weren't."""
     desk = Desk(runs=12)
