@@ -24,14 +24,13 @@ from p2pcache.core.swarm.events import Source as Taken
 from p2pcache.errors import Conflict, NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, RunSet
 from p2pcache.io.disk.disk import disk_errors, free_bytes
-from p2pcache.io.imports.import_folder import ImportFolder, folder_name, sweep
+from p2pcache.io.imports.import_folder import FOLDER, ImportFolder, folder_name, sweep
 from p2pcache.io.imports.importing import Importing, Progress, record_of
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.sources.base import SourceFile
 from p2pcache.io.sources.source import Source, Sources
 from p2pcache.io.tasks import Threads
 
-FOLDER = "imports"  # in the cache dir
 AT_ONCE = 4  # imports; each reads several files at once
 
 

@@ -17,6 +17,7 @@ from p2pcache.errors import Conflict, NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned
+from p2pcache.io.imports.import_folder import FOLDER, remove_parts
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import users_and_claims
 from p2pcache.io.models.store import Store
@@ -114,7 +115,7 @@ class Housekeeping:
                         self._downloads.join_swarm(model, label)
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
-        """Remove models without a tag; with `everything` also those with a tag that nobody uses."""
+        """Remove models without a tag, and what interrupted imports left; with `everything` also models with a tag."""
         store = self._context.store
         known = await pools.STEPS.run(store.models)
         due = [info.digest for info in known if everything or not info.tags]
@@ -125,6 +126,10 @@ class Housekeeping:
             result = await pools.WORK.run(
                 store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
             )
+        parts, freed = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
+        result = result._replace(
+            removed=[*result.removed, *parts], bytes_freed=result.bytes_freed + freed
+        )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
         return result

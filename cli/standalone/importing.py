@@ -16,7 +16,7 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient
-from p2pcache.io.imports.import_folder import ImportFolder, folder_name, sweep
+from p2pcache.io.imports.import_folder import FOLDER, ImportFolder, folder_name, sweep
 from p2pcache.io.imports.importing import Importing, record_of
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
@@ -93,7 +93,7 @@ class DirectImport:
             )
         self._repo = OriginRepo(open_origin(settings.origin))
         self._sources = Sources(sources)
-        self._folders = cache_dir(settings) / "imports"
+        self._folders = cache_dir(settings) / FOLDER
 
     @property
     def goes_on(self) -> str:

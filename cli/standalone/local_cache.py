@@ -96,14 +96,14 @@ def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
             raise UsageError(f"{path} is not a directory; choose another --cache-dir")
         there = (path / BLOBS).is_dir()
     if not there:
-        yield LocalCache(None, origin)
+        yield LocalCache(path, None, origin)
         return
     from p2pcache.io.models.store import Store
 
     with cache_lock(path):
         store = Store.open(path)
         try:
-            yield LocalCache(store, origin)
+            yield LocalCache(path, store, origin)
         finally:
             store.close()
 
@@ -111,8 +111,9 @@ def open_cache(path: Path, origin: str) -> Iterator["LocalCache"]:
 class LocalCache:
     """The cache of commands without a daemon. It answers like `AgentClient`, whose docs are docs/api.md."""
 
-    def __init__(self, store: "Store | None", origin: str) -> None:
-        """`store` None: there is no cache yet. `origin` "": no storage is set."""
+    def __init__(self, path: Path, store: "Store | None", origin: str) -> None:
+        """`store` None: there is no cache in `path` yet. `origin` "": no storage is set."""
+        self._path = path
         self._store = store
         self._origin = origin
 
@@ -171,12 +172,20 @@ class LocalCache:
         }  # fmt: skip
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
-        """Free the space of models without a name; with `everything`, of all models."""
+        """Free the space of models without a name, and of interrupted imports; with `everything`, of all models."""
+        from p2pcache.io.imports.import_folder import FOLDER, remove_parts
+
+        parts, freed = remove_parts(self._path / FOLDER, dry_run=dry_run)
         if not self._store:
-            return {"removed": [], "bytes_freed": 0, "kept": [], "unsure": "", "dry_run": dry_run}
+            return {
+                "removed": parts, "bytes_freed": freed, "kept": [], "unsure": "", "dry_run": dry_run,
+            }  # fmt: skip
         due = [known.digest for known in self._store.models() if everything or not known.tags]
         users = _users(self._store, due)
         pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
+        pruned = pruned._replace(
+            removed=[*pruned.removed, *parts], bytes_freed=pruned.bytes_freed + freed
+        )
         return {**pruned._asdict(), "dry_run": dry_run}
 
     def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:

@@ -26,6 +26,7 @@ from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.origins.retry import Abandoned
 from p2pcache.io.sources.base import SourceFile
 
+FOLDER = "imports"  # in a cache dir: the parent of all import folders
 KEPT_S = 7 * 86400.0  # of an import that nobody goes on with
 _JOURNAL = "journal.jsonl"
 _LOCK = "lock"
@@ -186,6 +187,29 @@ def sweep(parent: Path, now: float | None = None) -> None:
         with _quietly():
             if now - (folder / _JOURNAL).stat().st_mtime > KEPT_S:
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_parts(parent: Path, *, dry_run: bool) -> tuple[list[str], int]:
+    """Delete the folders of imports that were interrupted and have kept bytes; imports that run are left alone.
+
+    A folder without bytes stays: what it knows saves the next try from reading them, and costs next to nothing.
+
+    Returns:
+        The folders for people; bytes of disk that they had.
+    """
+    removed: list[str] = []
+    freed = 0
+    for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
+        with _quietly(), (folder / _LOCK).open("rb") as held:
+            parts = [part.stat() for part in folder.glob("*.part")]
+            if not (size := sum(512 * part.st_blocks for part in parts)):
+                continue
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not dry_run:
+                shutil.rmtree(folder)
+            removed.append(f"interrupted import {folder.name} ({len(parts)} files)")
+            freed += size
+    return removed, freed
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import Conflict
 from p2pcache.ids import Ref
+from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 from tests.io.models.store_kit import held_deleted
 
@@ -95,6 +96,18 @@ async def test_prune_leaves_models_in_use(tmp_path: Path, layout: Layout) -> Non
         swarm.store.unpin()
         assert len((await prune(app))["removed"]) == 1
         assert not app.downloads.swarms
+
+
+async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> None:
+    async with agent(tmp_path) as app:
+        folder = ImportFolder(app.store.root / FOLDER / "abc")
+        folder.part("weights.bin").write_bytes(bytes(100_000))
+        assert (await prune(app))["removed"] == [], "it runs"
+        folder.close()
+        told = await prune(app)
+        assert told["removed"] == ["interrupted import abc (1 files)"]
+        assert told["bytes_freed"] >= 100_000
+        assert not folder.path.exists()
 
 
 async def test_a_removed_model_is_not_published(tmp_path: Path, layout: Layout) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.cli.standalone.local_cache import LOCK_FILE
 from p2pcache.errors import IntegrityError, NotFound, UsageError
+from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
 from tests.cli.standalone.model_kit import same
 
@@ -46,6 +47,24 @@ def test_the_second_tag_of_a_model_keeps_it(run: Run, model: Path) -> None:
     assert [line.split()[1] for line in run("ls").stdout.splitlines()[1:]] == ["v2"]
     assert "removed" in run("prune", "--all", "--yes").stdout
     assert json.loads(run("ls", "--json").stdout) == {"schema": 1, "models": []}
+
+
+@pytest.mark.parametrize("pulled", [True, False])
+def test_prune_removes_what_an_interrupted_import_left(
+    run: Run, model: Path, tmp_path: Path, pulled: bool
+) -> None:
+    """Also where nothing else is in the cache yet."""
+    cache = tmp_path / "cache-of-imports"
+    if pulled:
+        run("pull", "team/m:v1", "--cache-dir", cache)
+    folder = ImportFolder(cache / FOLDER / "abc")
+    folder.part("weights.bin").write_bytes(bytes(100_000))
+    folder.close()
+    planned = run("prune", "--dry-run", "--cache-dir", cache).stdout
+    assert planned.startswith("would remove interrupted import abc (1 files)\n")
+    assert folder.path.exists()
+    assert "removed interrupted import abc" in run("prune", "--cache-dir", cache).stdout
+    assert not folder.path.exists()
 
 
 def test_verify_finds_a_changed_byte(run: Run, model: Path) -> None:
