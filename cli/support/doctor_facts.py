@@ -2,7 +2,8 @@
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 from p2pcache import __version__
 from p2pcache.agent.node.location import advertised, check
 from p2pcache.agent.settings import EXAMINED, AgentSettings
+from p2pcache.agent.tracker_route import Target
 from p2pcache.core.host import node_facts
 from p2pcache.core.host.node_facts import Fact, Trouble
 from p2pcache.core.protocol.address import join, tracker_urls
@@ -23,7 +25,7 @@ from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import host_to_bind, is_wildcard
 from p2pcache.io.http.server import parse_listen
 from p2pcache.io.security.cluster_key import ASK_FOR_RIGHTS, is_loopback, read_cluster_key
-from p2pcache.io.security.tls import open_tls
+from p2pcache.io.security.tls import Tls, open_tls
 
 T = TypeVar("T")
 
@@ -43,6 +45,20 @@ class Node(NamedTuple):
     token_file: str
 
 
+class SeenTrackers(NamedTuple):
+    """The fact about all trackers, and what the first that answers says of itself."""
+
+    fact: Fact
+    told: probe.Told = probe.Told()
+
+
+class _Seen(NamedTuple):
+    """One tracker."""
+
+    fact: node_facts.Tracker | Trouble
+    told: probe.Told
+
+
 class AgentFacts(NamedTuple):
     """The fact about an agent, and what else its answer says."""
 
@@ -60,9 +76,8 @@ def examine(node: Node) -> dict[str, Fact]:
     """
     settings, cache = node.settings, Path(node.settings.cache_dir).absolute()
     agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
-    clock_and_origin = _errand(lambda: _ask_tracker(settings), "the tracker's clock", REMOTE_S)
+    trackers = _errand(lambda: _trackers(settings), f"tracker {settings.tracker}", ALL_S)
     errands: dict[str, DeadlineThread[Fact]] = {
-        "tracker": _errand(lambda: _trackers(settings), f"tracker {settings.tracker}", ALL_S),
         "key": _errand(lambda: _key(settings), "the cluster key"),
         "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
         "disk": _errand(lambda: _disk(cache), f"the disk of {cache}", DISK_S),
@@ -71,24 +86,25 @@ def examine(node: Node) -> dict[str, Fact]:
     }
     if settings.tls_cert or settings.tls_key or settings.tls_ca:
         errands["certificate"] = _errand(lambda: _certificate(settings), "the certificate")
-    url = settings.origin or _announced(clock_and_origin, agent)
+    url = settings.origin or _announced(trackers, agent)
     errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
     clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
     agent_facts = _result_or(agent, AgentFacts)
-    tracker = _result_or(clock_and_origin, lambda _: probe.Told())
+    seen = _result_or(trackers, SeenTrackers)
     errands["cache"] = _errand(lambda: _cache(cache, agent_runs=agent_facts.running), f"{cache}")
     errands["files"] = _errand(lambda: _files(agent_facts.pid), "the limit of open files")
-    leads = {"tracker": tracker.ahead_s, "origin": _result_or(clock, lambda _: None)}
+    leads = {"tracker": seen.told.ahead_s, "origin": _result_or(clock, lambda _: None)}
     known = {name: lead for name, lead in leads.items() if lead is not None}
     return {
         **{name: _result_or(errand, lambda why: why) for name, errand in errands.items()},
+        "tracker": seen.fact,
         "agent": agent_facts.fact,
         "clock": node_facts.Clock(known, host_facts.clock_synchronised()),
     }
 
 
-def _announced(tracker: DeadlineThread[probe.Told], agent: DeadlineThread[AgentFacts]) -> str:
-    told = _result_or(tracker, lambda _: probe.Told())
+def _announced(trackers: DeadlineThread[SeenTrackers], agent: DeadlineThread[AgentFacts]) -> str:
+    told = _result_or(trackers, SeenTrackers).told
     return told.origin or _result_or(agent, AgentFacts).origin
 
 
@@ -132,38 +148,49 @@ def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> 
 # -- the other daemons, and the origin ------------------------------------------------------------
 
 
-def _trackers(settings: AgentSettings) -> Fact:
+def _trackers(settings: AgentSettings) -> SeenTrackers:
     """Each tracker of the settings; where none of them is active, the one that a standby calls so besides."""
     if not settings.tracker:
-        return node_facts.Trackers({})
+        return SeenTrackers(node_facts.Trackers({}))
     urls = tracker_urls(settings.tracker)
     if not urls:
         raise UsageError(f"no URL of a tracker: {settings.tracker!r}")
-    secret, tls = _read_key(settings.cluster_key_file), open_tls(settings, "agent")
-
-    def tracker(url: str) -> DeadlineThread[node_facts.Tracker | Trouble]:
-        def look() -> node_facts.Tracker | Trouble:
-            seconds, told = probe.join(url, secret, tls), probe.ask(url, tls)
-            return node_facts.Tracker(url, seconds, told.role, told.active)
-
-        return _errand(look, f"tracker {url}", REMOTE_S)
-
-    errands = {url: tracker(url) for url in urls}
-    found = node_facts.Trackers(
-        {url: _result_or(errand, lambda why: why) for url, errand in errands.items()}
-    )
-    if not found.active and found.named and found.named not in urls:
-        named = _result_or(tracker(found.named), lambda why: why)
-        return node_facts.Trackers({**found.each, found.named: named})
-    return found
-
-
-def _ask_tracker(settings: AgentSettings) -> probe.Told:
-    if not settings.tracker:
-        return probe.Told()
     tls = open_tls(settings, "agent")
-    told = (probe.ask(url, tls) for url in tracker_urls(settings.tracker))
-    return next((t for t in told if t != probe.Told()), probe.Told())
+    reading: DeadlineThread[Secret | Trouble] = _errand(
+        lambda: _read_key(settings.cluster_key_file), "the cluster key"
+    )
+    key = _result_or(reading, lambda why: why)
+
+    def look(targets: Iterable[Target]) -> dict[str, _Seen]:
+        errands = {
+            str(one): _errand(partial(_look, one, key, tls), f"tracker {one}", REMOTE_S)
+            for one in targets
+        }
+        return {
+            name: _result_or(errand, lambda why: _Seen(why, probe.Told()))
+            for name, errand in errands.items()
+        }
+
+    seen = look(Target(url, address) for url in urls for address in probe.addresses_of(url))
+    found = node_facts.Trackers({name: one.fact for name, one in seen.items()})
+    if not found.active and found.named and found.named not in urls:
+        seen |= look([Target(found.named)])
+        found = node_facts.Trackers({name: one.fact for name, one in seen.items()})
+    told = (one.told for one in seen.values())
+    said = next((t for t in told if t != probe.Told()), probe.Told())
+    return SeenTrackers(key if isinstance(key, Trouble) else found, said)
+
+
+def _look(target: Target, key: Secret | Trouble, tls: Tls | None) -> _Seen:
+    """Look at one tracker: what it says, and whether it takes us."""
+    told = probe.ask(target.url, tls, target.address)
+    if isinstance(key, Trouble):
+        return _Seen(key, told)
+    try:
+        seconds = probe.join(target.url, key, tls, target.address)
+    except P2PCacheError as error:
+        return _Seen(trouble(error), told)
+    return _Seen(node_facts.Tracker(str(target), seconds, told.role, told.active), told)
 
 
 def _origin(url: str) -> Fact:

@@ -49,8 +49,24 @@ class Told(NamedTuple):
     active: str = ""  # of a standby: URL of the active tracker; "": it knows none
 
 
-def join(url: str, secret: Secret, tls: Tls | None) -> float:
+def addresses_of(url: str) -> list[str]:
+    """The addresses of a tracker's name, of the family that the system prefers; [""] where it hasn't several."""
+    try:
+        found = look_up(urlsplit(tracker_url(url)).hostname or "", 0, socket.SOCK_STREAM)
+    except (OSError, ValueError, UsageError):
+        return [""]  # joining says what is wrong
+    addresses = dict.fromkeys(str(one[4][0]) for one in found if one[0] == found[0][0])
+    return list(addresses) if len(addresses) > 1 else [""]
+
+
+def join(url: str, secret: Secret, tls: Tls | None, address: str = "") -> float:
     """Join a tracker as far as the handshake; we never become a member.
+
+    Args:
+        url: of the tracker.
+        secret: the cluster key.
+        tls: our certificate, in mTLS mode.
+        address: to dial, if its name has several; "": any.
 
     Returns:
         How long it took, in seconds.
@@ -64,16 +80,19 @@ def join(url: str, secret: Secret, tls: Tls | None) -> float:
     _check_resolver(base)
     began = time.monotonic()
     try:
-        _run(_join(base, secret, tls))
+        _run(_join(base, secret, tls, address))
     except (aiohttp.ClientError, OSError, ValueError, RemoteProtocolError) as error:
         raise _translated(base, error) from None
     return time.monotonic() - began
 
 
-def ask(url: str, tls: Tls | None) -> Told:
-    """What a tracker says of itself, whether or not it accepts us; empty if it doesn't answer."""
+def ask(url: str, tls: Tls | None, address: str = "") -> Told:
+    """What a tracker says of itself, whether or not it accepts us; empty if it doesn't answer.
+
+    Arguments as of `join`.
+    """
     try:
-        return _run(_ask(tracker_url(url), tls))
+        return _run(_ask(tracker_url(url), tls, address))
     except (aiohttp.ClientError, OSError, ValueError, UsageError):
         return Told()
 
@@ -206,9 +225,9 @@ def _lead(date: str | None) -> float | None:
     return time.time() - then.timestamp() - 0.5
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(address: str) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(resolver=_Resolver()),
+        connector=aiohttp.TCPConnector(resolver=_Resolver(address)),
         timeout=aiohttp.ClientTimeout(total=CALL_S),
     )
 
@@ -225,8 +244,8 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(to_the_end())
 
 
-async def _join(base: str, secret: Secret, tls: Tls | None) -> None:
-    async with asyncio.timeout(CALL_S), _session() as session, session.ws_connect(
+async def _join(base: str, secret: Secret, tls: Tls | None, address: str) -> None:
+    async with asyncio.timeout(CALL_S), _session(address) as session, session.ws_connect(
         f"{base}/v1/member", max_msg_size=MAX_FRAME_BYTES, compress=0,
         ssl=True if tls is None else tls.now.client,
     ) as ws:  # fmt: skip
@@ -256,9 +275,12 @@ async def _frame(ws: aiohttp.ClientWebSocketResponse, kind: type[Any]) -> Any:
     raise RemoteProtocolError(f"it closed the connection: {reason}")
 
 
-async def _ask(base: str, tls: Tls | None) -> Told:
+async def _ask(base: str, tls: Tls | None, address: str) -> Told:
     context = True if tls is None else tls.now.client
-    async with _session() as session, session.get(f"{base}/v1/status", ssl=context) as answer:
+    async with (
+        _session(address) as session,
+        session.get(f"{base}/v1/status", ssl=context) as answer,
+    ):
         ahead = _lead(answer.headers.get("Date"))
         body = await answer.content.read(MAX_STATUS_BYTES) if answer.status == 200 else b"{}"
     try:
@@ -272,10 +294,15 @@ async def _ask(base: str, tls: Tls | None) -> Told:
 class _Resolver(AbstractResolver):
     """Resolves on this thread: the loop's executor would hold up the end of the process."""
 
+    def __init__(self, address: str) -> None:
+        """`address`: what every name means; "": what the system says."""
+        self._address = address
+
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = socket.getaddrinfo(host, port, family=family, type=socket.SOCK_STREAM)
+        asked = self._address or host
+        found = socket.getaddrinfo(asked, port, family=family, type=socket.SOCK_STREAM)
         return [
             ResolveResult(hostname=host, host=str(address[0]), port=port, family=kind, proto=proto,
                           flags=socket.AI_NUMERICHOST)

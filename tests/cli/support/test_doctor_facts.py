@@ -1,0 +1,60 @@
+"""What `doctor` measures, where a whole command would hide it."""
+
+import http.server
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+from p2pcache.agent.settings import AgentSettings
+from p2pcache.cli.support import doctor_facts
+from p2pcache.core.host.node_facts import Trackers
+from p2pcache.io.host import probe
+
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
+
+
+@contextmanager
+def answering(address: str, port: int, asked: list[str]) -> Iterator[int]:
+    """Answer questions for a tracker's status at an address, and note each."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path == "/v1/status":
+                asked.append(address)
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Stay quiet."""
+
+    server = http.server.ThreadingHTTPServer((address, port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_each_address_of_a_trackers_name_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def look_up(_host: str, port: int, kind: socket.SocketKind) -> list[tuple[Any, ...]]:
+        return [(socket.AF_INET, kind, 6, "", (address, port)) for address in ADDRESSES]
+
+    with ExitStack() as stack:
+        port = stack.enter_context(answering(ADDRESSES[0], 0, asked))
+        stack.enter_context(answering(ADDRESSES[1], port, asked))
+        monkeypatch.setattr(probe, "look_up", look_up)
+        url = f"http://trackers.example:{port}"
+        settings = AgentSettings(tracker=url, cache_dir="/nowhere/at/all")
+        facts = doctor_facts.examine(doctor_facts.Node(settings, "unix:///nowhere", False, ""))
+    assert sorted(asked) == list(ADDRESSES)
+    tracker = facts["tracker"]
+    assert isinstance(tracker, Trackers)
+    assert list(tracker.each) == [f"{url} ({address})" for address in ADDRESSES]
