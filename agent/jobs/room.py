@@ -207,16 +207,21 @@ class RoomMaker:
 
     def _costs(self) -> dict[str, float]:
         far = self._context.settings.origin_cost
-        return {
-            digest: COST_PEER if swarm.replicated else far
-            for digest, swarm in self._downloads.swarms.items()
-        }
+        swarms = self._downloads.swarms
+        known = {d: COST_PEER if swarm.replicated else far for d, swarm in swarms.items()}
+        return dict.fromkeys(self._downloads.unopened, far) | known
 
     def _last_copies(self) -> set[str]:
         """Models that no other node of the cluster is known to have."""
         if self._context.link is None:
             return set()
-        return {d for d, swarm in self._downloads.swarms.items() if not swarm.replicated}
+        swarms = self._downloads.swarms
+        # Nothing is heard yet of those that aren't opened since the start.
+        return {
+            d
+            for d in {*swarms, *self._downloads.unopened}
+            if d not in swarms or not swarms[d].replicated
+        }
 
     def _kept(self, *, fresh: bool) -> dict[str, str]:
         """Why models must not go, by digest. `fresh`: nobody has named one, so those just used stay, too."""

@@ -4,12 +4,14 @@ import asyncio
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.jobs import room
+from p2pcache.core.pool.settings import COST_PEER
 from p2pcache.errors import UsageError
 from p2pcache.io.models.store import Store
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
@@ -234,6 +236,17 @@ async def test_an_evicted_model_can_be_shown_removed_and_pulled_by_its_name(
         async with client(app) as session, session.delete("/v1/model?ref=team/m0:v1") as answer:
             assert answer.status == 200
         assert await states(app) == {}
+
+
+def test_models_that_are_not_opened_yet_count_as_last_copies() -> None:
+    """After a start no node has said yet what it has of them, so nothing is known of other copies."""
+    swarms = {name: SimpleNamespace(replicated=name == "shared") for name in ("shared", "last")}
+    downloads: Any = SimpleNamespace(swarms=swarms, unopened={"unopened": "team/m:v1"})
+    context: Any = SimpleNamespace(link=object(), settings=SimpleNamespace(origin_cost=5.0))
+    journal: Any = None
+    maker = room.RoomMaker(context, downloads, journal)
+    assert maker._last_copies() == {"last", "unopened"}
+    assert maker._costs() == {"shared": COST_PEER, "last": 5.0, "unopened": 5.0}
 
 
 @pytest.mark.parametrize("wrong", [
