@@ -185,7 +185,7 @@ class AgentApp:
         )  # fmt: skip
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
-        self.keeps = Keeps(self.context, self.downloads, pulls, order)
+        self.keeps = Keeps(self.context, self.downloads, pulls, order, spellings)
         self.metrics.kept = self.keeps.figures
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,

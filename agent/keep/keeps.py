@@ -14,6 +14,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
+from p2pcache.agent.downloads.spellings import Spellings
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.keep.kept_report import KeptRows, refusal_of
 from p2pcache.core import bitset
@@ -42,12 +43,14 @@ class Keeps:
     """What is ordered here. It is used on the loop's thread."""
 
     def __init__(
-        self, context: AgentContext, downloads: DownloadManager, pulls: Pulls, order: DownloadOrder
-    ) -> None:
+        self, context: AgentContext, downloads: DownloadManager, pulls: Pulls, order: DownloadOrder,
+        spellings: Spellings,
+    ) -> None:  # fmt: skip
         self._context = context
         self._downloads = downloads
         self._pulls = pulls
         self._order = order
+        self._spellings = spellings
         self._parts = OrderUpdate()
         self._rows = KeptRows(context)
         self._looking = asyncio.Lock()
@@ -190,6 +193,7 @@ class Keeps:
             begin, kept.ref, kept.digest, Priority.BACKGROUND
         )
         self._order.on_client(download, Priority.BACKGROUND)
+        self._spellings.learn(kept.ref, download)
         store = download.swarm.store
         counted, count_at = 0, self._context.now() + COUNT_S
 

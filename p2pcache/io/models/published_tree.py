@@ -22,6 +22,7 @@ from p2pcache.io.disk.cache_dir import Folders
 from p2pcache.io.disk.disk import Disk, names
 from p2pcache.io.hub_cache.view import HubView
 from p2pcache.io.models.tree_builder import MANY_LINKS, TreeBuilder
+from p2pcache.io.notes.written_names import WrittenNames
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +49,10 @@ class Tree(NamedTuple):
 class Trees:
     """All model trees of one cache dir. Callers serialise (the pool's maintenance lock)."""
 
-    def __init__(self, disk: Disk, folders: Folders) -> None:
+    def __init__(self, disk: Disk, folders: Folders, written_names: WrittenNames) -> None:
         self._disk = disk
         self._folders = folders
+        self._written_names = written_names
         self._view = HubView(disk, folders)
         walk = self._walk()
         found = (_parse(space, name, entry) for space, name, entries in walk for entry in entries)
@@ -209,18 +211,23 @@ class Trees:
     # -- the hub view ----------------------------------------------------------------------------
 
     def spell(self, ref: Ref, spelling: str) -> None:
-        """Show a name in the hub view as it is written."""
+        """Show a name as it is written, in the hub view, too."""
+        self._written_names.note(ref, spelling)
         with _view_errors(ref):
             self._view.spell(ref, spelling)
 
     def written(self, ref: Ref) -> str:
         """A ref as people write it: with the capitals of its name, as far as this cache knows; without its digest."""
-        return f"{self._view.spelling(ref)}:{ref.tag}"
+        return f"{self._spelling(ref)}:{ref.tag}"
 
     def spellings(self, refs: Iterable[Ref]) -> dict[str, str]:
         """How names are written, by names; those in lower case aren't told."""
-        found = {ref.full_name: self._view.spelling(ref) for ref in refs}
+        found = {ref.full_name: self._spelling(ref) for ref in refs}
         return {name: written for name, written in found.items() if name != written}
+
+    def _spelling(self, ref: Ref) -> str:
+        # The links of a cache of an older release say it alone.
+        return self._written_names.of(ref) or self._view.spelling(ref)
 
     def list_files(self, ref: Ref, digest: str, files: Iterable[File]) -> None:
         """Tell clients of the hub view which files a model has."""
@@ -255,6 +262,8 @@ class Trees:
                 finally:
                     os.close(parent)
             self._view.show(ref, entries, tags)
+            if entries and (written := self._written_names.of(ref)):
+                self._view.spell(ref, written)
 
     def _walk(self) -> list[tuple[str, str, list[str]]]:
         found = []

@@ -41,7 +41,8 @@ from p2pcache.io.models.model_users import NOBODY, Users
 from p2pcache.io.models.publication import Publisher
 from p2pcache.io.models.published_tree import Tree, Trees
 from p2pcache.io.models.removal import Removal
-from p2pcache.io.notes import kept_orders
+from p2pcache.io.notes import kept_orders, written_names
+from p2pcache.io.notes.written_names import WrittenNames
 
 # A disk that is full or read-only, or somebody has the records locked.
 _NOT_NOW = (NoSpace, NotAllowed, Busy)
@@ -63,7 +64,7 @@ class Store:
         self._spare = Spare(disk, folders.root)
         self._records = Records(root / "agent.db", self._spare)
         self.claims: ClaimRecords = self._records
-        self._trees = Trees(disk, folders)
+        self._trees = Trees(disk, folders, WrittenNames(root / written_names.FILE))
         self.written = self._trees.written
         self._manifests = ManifestFolder(disk, folders.manifests)
         recover.recover(disk, folders, self._records, self._manifests, self._trees)
@@ -295,7 +296,7 @@ class Store:
             return tree.path if self._trees.exists(tree) else None
 
     def spell(self, ref: Ref, spelling: str) -> None:
-        """See `HubView.spell`."""
+        """See `Trees.spell`."""
         with self._blobs.maintenance:
             self._trees.spell(ref, spelling)
 

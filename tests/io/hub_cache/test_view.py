@@ -103,6 +103,13 @@ def test_a_name_is_shown_as_it_is_written_too(tmp_path: Path) -> None:
     store.spell(REF, "Team/llama")
     store.evict_model(OLD.digest)
     assert list((cache / "models/.hf").iterdir()) == []
+    assert store.models()[0].as_json()["spellings"] == {"team/llama": "Team/llama"}
+    store.close()
+    store = open_store(tmp_path)
+    (told,) = store.models()
+    assert (told.remote, told.written_names) == (True, ["Team/llama:v1"]), "`ls` shows it so"
+    publish(store, OLD, REF)
+    assert seen(cache) == usual | {"models--Team--llama": "models--team--llama"}
     store.close()
 
 
