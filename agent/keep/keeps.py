@@ -103,11 +103,12 @@ class Keeps:
 
     async def _look(self) -> None:
         async with self._looking:
-            for kept in self._context.store.orders.all_kept():
-                try:
-                    await self._see_to(kept)
-                except P2PCacheError as error:
-                    log.warning("keeping %s: %s", kept.ref.short, error)
+            for step in (self._drop, self._see_to):  # what comes may need the room of what goes
+                for kept in self._context.store.orders.all_kept():
+                    try:
+                        await step(kept)
+                    except P2PCacheError as error:
+                        log.warning("keeping %s: %s", kept.ref.short, error)
             self._rows.tell_changes(self._context.store.orders.all_kept())
             await self._write_again()
 
@@ -123,8 +124,6 @@ class Keeps:
         if model is not None and kept.digest not in self._swept:
             self._swept.add(kept.digest)
             await pools.WORK.run(self._context.store.removal.free_holes, model)
-        if kept.leaving:
-            await self._drop(kept, model)
         if not kept.ordered or kept.digest in self._fetching:
             return
         missing = model is None or bool(missing_runs(kept, model))
@@ -240,10 +239,12 @@ class Keeps:
 
     # -- dropping ----------------------------------------------------------------------------------
 
-    async def _drop(self, kept: KeptModel, model: ModelStore | None) -> None:
+    async def _drop(self, kept: KeptModel) -> None:
         """Give back what is ordered no more, unless somebody uses the model; then later."""
+        if not kept.leaving:
+            return
         store, digest = self._context.store, kept.digest
-        done = kept._replace(leaving=0)
+        done, model = kept._replace(leaving=0), await self._model(digest)
         if model is None or not kept.brought:
             await pools.STEPS.run(store.orders.change, done)
             return

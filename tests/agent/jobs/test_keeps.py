@@ -255,6 +255,22 @@ async def test_a_whole_model_that_a_process_has_mapped_stays_until_that_ends(
         await until(lambda: not tag.exists() and has(app, layout) == span(0, 8 * part))
 
 
+async def test_a_new_version_finds_the_room_of_the_old_one(tmp_path: Path) -> None:
+    """It was refused for room that the old one had a moment longer, and was ordered again after half a minute."""
+    other = make_model(tmp_path / "m2", {"weights.bin": random.Random(2).randbytes(8 * MB)})
+    old, new = model(tmp_path), push(tmp_path / "origin", other, REF)
+    async with cluster(tmp_path, "", cache_quota="12MiB") as (app,):
+        sent = spied(app)
+
+        def kept() -> list[str]:
+            return [one.digest for one in app.store.orders.all_kept() if one.shown_at]
+
+        for turn, layout in enumerate((old, new, old)):  # by any order one of them is the first
+            await tell(app, order(layout, whole=True), generation=turn)
+            await until(lambda only=[layout.digest]: kept() == only)
+    assert not any(_refused(message) for message in sent)
+
+
 async def test_a_model_that_is_only_listed_comes_and_goes_with_its_order(tmp_path: Path) -> None:
     """It is `remote` since an order before: nothing of it was here, though it has a name."""
     layout = model(tmp_path)
@@ -270,16 +286,8 @@ async def test_a_model_that_is_only_listed_comes_and_goes_with_its_order(tmp_pat
 
 async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> None:
     layout = model(tmp_path)
-    sent: list[Any] = []
     async with cluster(tmp_path, "", cache_quota="4MiB") as (app,):
-        assert app.link is not None
-        spied: Callable[[Any], None] = app.link.send
-
-        def send(message: Any) -> None:
-            sent.append(message)
-            spied(message)
-
-        app.link.send = send  # type: ignore[method-assign]
+        sent = spied(app)
         await tell(app, order(layout, (0, layout.run_count - 1)))
         await until(lambda: app.keeps.figures()[2] == 1)
         await until(lambda: any(_refused(message) for message in sent))
@@ -288,6 +296,20 @@ async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> N
         assert "cache_quota" in said.detail
         await tell(app, order(layout, (0, 8)), generation=2)
         await until_has(app, layout, span(0, 8))
+
+
+def spied(app: AgentApp) -> list[Any]:
+    """What it sends to its tracker from now on."""
+    sent: list[Any] = []
+    assert app.link is not None
+    send: Callable[[Any], None] = app.link.send
+
+    def spy(message: Any) -> None:
+        sent.append(message)
+        send(message)
+
+    app.link.send = spy  # type: ignore[method-assign]
+    return sent
 
 
 def _refused(message: Any) -> bool:
