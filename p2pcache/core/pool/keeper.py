@@ -108,18 +108,19 @@ class Keeper:
 
     def _take_in(self, key: Key, wish: Wish | None, run_bytes: Collection[int]) -> bool:
         intent = self._intents.get(key)
-        if wish is None or (intent is not None and _cut_anew(intent.wish, wish)):
-            if key in self._fading:
+        known = intent is not None
+        if intent is not None and (wish is None or _cut_anew(intent.wish, wish)):
+            # One that has ordered nothing yet leaves in force what was before it.
+            if key in self._fading and (wish is None or intent.orders):
                 self._fading.pop(key).placement.leave(self._rooms)
-            if intent is not None:
-                del self._intents[key]
-                if wish is None:
-                    intent.placement.leave(self._rooms)
-                else:
-                    self._fading[key] = intent
-            if wish is None:
-                return intent is not None
+            del self._intents[key]
+            if wish is None or key in self._fading:
+                intent.placement.leave(self._rooms)
+            else:
+                self._fading[key] = intent
             intent = None
+        if wish is None:
+            return known
         if intent is None:
             stripes = Stripes(tuple(run_bytes), whole=wish.whole)
             self._intents[key] = _Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
@@ -182,9 +183,10 @@ class Keeper:
         if ended:
             placement.settle(copies, situation)
         self._note_former(intent, before)
+        least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
         if waits:
-            self._retain(intent, haves, copies)
-        self._end_former(intent, haves, copies)
+            self._retain(intent, haves, least)
+        self._end_former(intent, haves, least)
         orders: dict[NodeId, list[int]] = {}
         for stripe, targets in enumerate(placement.targets):
             for node in targets + intent.former.get(stripe, ()):
@@ -193,7 +195,7 @@ class Keeper:
         counted = [haves[node] for node, spot in spots.items() if spot.present and node in haves]
         intent.progress = self._measure(intent, counted, copies, waits=waits)
         changed = ended | {n for n in old.keys() | orders.keys() if old.get(n) != orders.get(n)}
-        if key in self._fading and not intent.progress.missing_bytes:
+        if key in self._fading and copies and not intent.progress.missing_bytes:
             before_it = self._fading.pop(key)
             before_it.placement.leave(self._rooms)
             changed |= before_it.orders.keys()

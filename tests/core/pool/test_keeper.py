@@ -147,6 +147,41 @@ def test_a_drain_that_is_taken_back_moves_nothing() -> None:
     assert cluster.obey() <= 0.2 * parts.bit_count()
 
 
+def test_the_last_node_that_is_drained_keeps_all_until_another_has_it() -> None:
+    """By a wish for all nodes that are chosen it was drained at once, and nobody had the model any more."""
+    cluster = Cluster(2)
+    cluster.keep(0, whole=True, selector="node=n0")
+    cluster.obey()
+    said = cluster.nodes[1000]
+    cluster.nodes[1000] = said._replace(draining=True)
+    cluster.look()
+    assert cluster.ordered(1000) == EVERY
+    assert cluster.keeper.kept_bytes(1000)
+    new = Cluster(2, began=1000.0)  # another tracker, which knows only who has what
+    new.nodes, new.haves = dict(cluster.nodes), dict(cluster.haves)
+    new.keep(0, whole=True, selector="node=n0", older=True)
+    assert new.ordered(1000) == EVERY
+    new.look(GRACE_S)
+    assert new.ordered(1000) == EVERY
+    other = cluster.nodes[1001]
+    cluster.nodes[1001] = other._replace(traits=said.traits)
+    cluster.look()
+    cluster.obey()
+    assert (cluster.ordered(1000), cluster.ordered(1001)) == (0, EVERY)
+
+
+def test_a_wish_that_chooses_no_node_ends_no_copy() -> None:
+    """A label that nobody has, by a slip of the keyboard."""
+    cluster = Cluster(2)
+    cluster.kept(1)
+    for copies, whole in ((0, True), (1, False)):
+        cluster.keep(copies, whole=whole, selector="gpu=h1000")
+        cluster.obey()
+        assert cluster.ordered(1000) | cluster.ordered(1001) == EVERY
+    cluster.keep(1)
+    assert cluster.obey() == 0
+
+
 def test_a_join_gets_its_share_and_the_old_nodes_keep_theirs_until_it_has_it() -> None:
     cluster = Cluster(7)
     cluster.kept(1)
