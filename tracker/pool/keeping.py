@@ -283,7 +283,7 @@ class Keeping:
             # Just after a takeover what lacks is at nodes that are about to come.
             missing = progress.missing_bytes if self.keeper.settled(now) else 0
             wall = round(self._clock.wall(), 1)
-            self._repairs.on_progress(key, missing, wall, now, older=wish.older)
+            self._repairs.on_progress(key, missing, wall, now)
 
     async def _read(self, now: float) -> None:
         try:

@@ -30,9 +30,7 @@ class RepairNotes:
         """The repairs of one intent, the newest first; none before its progress is known."""
         return self._repairs[key].rows if key in self._repairs else []
 
-    def on_progress(
-        self, key: Key, missing_bytes: int, wall: float, now: float, *, older: bool
-    ) -> None:
+    def on_progress(self, key: Key, missing_bytes: int, wall: float, now: float) -> None:
         """So much is missing of what an intent wants.
 
         Args:
@@ -40,9 +38,8 @@ class RepairNotes:
             missing_bytes: of all its copies.
             wall: unix seconds.
             now: seconds, on the clock of `write_one`.
-            older: as of `Repairs`.
         """
-        ended = self._of(key, older=older).on_progress(missing_bytes, wall)
+        ended = self._of(key).on_progress(missing_bytes, wall)
         if ended is not None:
             took_s = ended.ended - ended.began
             _log.info("%s: all copies are there, after %.0f s", Ref(*key).short, took_s)
@@ -74,9 +71,9 @@ class RepairNotes:
             _log.info("the repairs of %s aren't written yet: %s", ref.short, error)
             self._unwritten[key] = now + AGAIN_S
 
-    def _of(self, key: Key, *, older: bool) -> Repairs:
+    def _of(self, key: Key) -> Repairs:
         if key not in self._repairs:
             record = self._wishes.keeps.get(Ref(*key))
             done = () if record is None else record.repairs
-            self._repairs[key] = Repairs(done, older=older)
+            self._repairs[key] = Repairs(done)
         return self._repairs[key]

@@ -17,14 +17,8 @@ class Repairs:
     Invariants: only the last one goes on; `_fetched` has what each node said last.
     """
 
-    def __init__(self, done: Iterable[Repair] = (), *, older: bool) -> None:
-        """None goes on.
-
-        Args:
-            done: those that ended before, the oldest first.
-            older: the intent was there before us, so that nodes have fetched for it already.
-        """
-        self._older = older
+    def __init__(self, done: Iterable[Repair] = ()) -> None:
+        """None goes on. `done`: those that ended before, the oldest first."""
         self._done: deque[Repair] = deque(done, maxlen=MAX_REPAIRS)
         self._now: Repair | None = None
         self._fetched: dict[NodeId, int] = {}
@@ -51,9 +45,8 @@ class Repairs:
         return self._done[-1]
 
     def on_kept(self, node: NodeId, kept: Kept) -> None:
-        """A node says what it has fetched of the model for its orders, since it started."""
-        first = kept.fetched_bytes if self._older else 0
-        before = self._fetched.get(node, first)
+        """A node says what it has fetched of the model for its orders, since it started; first when it gets them."""
+        before = self._fetched.get(node, kept.fetched_bytes)
         moved = kept.fetched_bytes - (before if kept.fetched_bytes >= before else 0)
         self._fetched[node] = kept.fetched_bytes
         if not moved:

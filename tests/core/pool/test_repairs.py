@@ -13,9 +13,11 @@ def said(fetched: int) -> Kept:
 
 
 def test_a_repair_lasts_while_something_is_missing_and_sums_what_nodes_fetch() -> None:
-    repairs = Repairs(older=False)
+    repairs = Repairs()
     assert repairs.rows == []
     repairs.on_progress(100, 10.0)
+    for node in (1, 2, 3):
+        repairs.on_kept(node, said(0))
     repairs.on_kept(1, said(40))
     repairs.on_kept(2, said(25))
     assert repairs.rows == [Repair(10.0, 0.0, 65)]
@@ -28,17 +30,17 @@ def test_a_repair_lasts_while_something_is_missing_and_sums_what_nodes_fetch() -
 
 
 def test_what_is_heard_late_counts_for_the_repair_before() -> None:
-    repairs = Repairs(older=False)
+    repairs = Repairs()
     repairs.on_progress(100, 10.0)
+    repairs.on_kept(1, said(0))
     repairs.on_progress(0, 11.0)
     repairs.on_kept(1, said(100))
     assert repairs.rows == [Repair(10.0, 11.0, 100)]
 
 
-def test_what_nodes_fetched_before_this_tracker_counts_for_nothing_and_a_restart_only_anew() -> (
-    None
-):
-    repairs = Repairs(older=True)
+def test_what_nodes_fetched_before_counts_for_nothing_and_a_restart_only_anew() -> None:
+    """By a tracker before this one, or for a wish that was ended, and made again: that counted."""
+    repairs = Repairs()
     repairs.on_progress(100, 10.0)
     repairs.on_kept(1, said(5000))
     assert repairs.rows[0].moved_bytes == 0
@@ -48,7 +50,7 @@ def test_what_nodes_fetched_before_this_tracker_counts_for_nothing_and_a_restart
 
 
 def test_only_the_last_ones_are_remembered() -> None:
-    repairs = Repairs(older=False)
+    repairs = Repairs()
     for n in range(MAX_REPAIRS + 5):
         repairs.on_progress(1, 2.0 * n + 1)
         repairs.on_progress(0, 2.0 * n + 2)
@@ -58,7 +60,7 @@ def test_only_the_last_ones_are_remembered() -> None:
 
 def test_a_later_tracker_goes_on_with_what_was_written() -> None:
     old, new = Repair(10.0, 11.0, 5), Repair(20.0, 21.0, 7)
-    repairs = Repairs((old, new), older=True)
+    repairs = Repairs((old, new))
     assert repairs.rows == [new, old]
     assert merged((old, new), (Repair(20.0, 21.0, 9), Repair(30.0, 31.0))) == (
         old, Repair(20.0, 21.0, 9), Repair(30.0, 31.0)

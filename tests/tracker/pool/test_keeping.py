@@ -203,7 +203,8 @@ async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
             while not (repair := (await state(a, "kept"))["repairs"][0])["ended"]:
                 await asyncio.sleep(0.02)
         assert repair["ended"] >= repair["began"] > 1e9
-        await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
+        for fetched in (64, 384):
+            await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", fetched),)))
         await eventually(lambda: one.keeping.keeper.settled(0.0))
         async with asyncio.timeout(20):
             while (await state(a, "kept"))["repairs"][0]["bytes"] != 320:
@@ -226,7 +227,8 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
         await a.obey(digest)
         await state(a, "kept")
         await eventually(lambda: len(written().repairs) == 1)
-        await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", 320),)))
+        for fetched in (64, 384):
+            await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", fetched),)))
         await eventually(lambda: written().repairs[0].moved_bytes == 320)
         (repair,) = (await state(a, "kept"))["repairs"]
     async with tracker(tmp_path) as two, members(two, a):
