@@ -93,6 +93,7 @@ class Wishes:
                 self.troubles[ref] = str(error)
         for gone in self.digests.keys() - self.keeps.keys():
             del self.digests[gone]
+        self._older = {ref: digest for ref, digest in self._older.items() if ref in self.keeps}
         used = set(self.digests.values())
         self.sizes = {digest: size for digest, size in self.sizes.items() if digest in used}
         self.troubles = {ref: why for ref, why in self.troubles.items() if ref in self.keeps}

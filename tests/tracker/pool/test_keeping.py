@@ -240,6 +240,18 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
         assert written().repairs == ()
 
 
+async def test_a_wish_that_was_ended_and_made_again_is_new(tmp_path: Path) -> None:
+    """At a tracker that has just started: it waited for ten minutes, as for what was there before."""
+    publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        await say(a, "keep", ref=NAME, copies=1)
+    async with tracker(tmp_path) as two, members(two, a):
+        await state(a, "waiting")
+        await say(a, "keep", ref=NAME, off=True)
+        assert (await say(a, "keep", ref=NAME, copies=1))["state"] == "arriving"
+
+
 async def test_storage_that_has_forgotten_all_intents_ends_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
