@@ -28,7 +28,7 @@ REPAIRS = 5  # of the last ones that are shown
 @click.option("--whole", type=click.IntRange(min=1), metavar="K", help="All of it, on K nodes.")
 @click.option("--all", "everywhere", is_flag=True, help="All of it, on every node.")
 @click.option(
-    "--nodes", default="", metavar="SELECTOR",
+    "--nodes", metavar="SELECTOR",
     help="On these: KEY=VALUE,... with rack, site, node, role or a label; alone: all of it on each.",
 )  # fmt: skip
 @click.option("--off", is_flag=True, help="Keep it no longer.")
@@ -40,7 +40,7 @@ def keep(
     copies: int | None,
     whole: int | None,
     everywhere: bool,
-    nodes: str,
+    nodes: str | None,
     off: bool,
     listed: bool,
     as_json: bool,
@@ -64,6 +64,8 @@ def keep(
       p2pcache keep --list
       p2pcache keep team/llama:v3 --off
     """
+    if nodes is not None and not nodes.strip():
+        raise UsageError("--nodes is empty: it would choose every node; --all says that")
     given = sum((copies is not None, whole is not None, everywhere, off, listed))
     if given > 1 or (nodes and (everywhere or off or listed)):
         raise UsageError("only one of --copies, --whole, --all, --off and --list makes sense")
@@ -86,7 +88,7 @@ def keep(
     if given or nodes:
         row = client.keep(
             str(wanted), copies=copies or whole or 0, whole=whole is not None,
-            everywhere=not (copies or whole), nodes=nodes,
+            everywhere=not (copies or whole), nodes=nodes or "",
         )  # fmt: skip
     else:
         row = _row(client, wanted)
@@ -140,7 +142,8 @@ def _show(row: dict[str, Any]) -> None:
         )
     for refused in row.get("refused", ()):
         who = refused.get("name") or refused.get("node")
-        emit(clean(f"refused  {who}: {refused.get('why')} {refused.get('detail', '')}".rstrip()))
+        why = [text for text in (refused.get("why"), refused.get("detail")) if text]
+        emit(clean(f"refused  {who}: {': '.join(map(str, why))}"))
     for repair in row.get("repairs", ())[:REPAIRS]:
         emit(_repair(repair))
     if row.get("state") == "waiting":

@@ -44,7 +44,7 @@ def test_wishes(agent: FakeAgent, run: Run, args: list[str], wish: dict[str, Any
         "team/a:v1: copies 2: arriving",
         "copies   1/2 on 8 nodes",
         "missing  500 MB of copies that are to be made",
-        "refused  n1: no_space the disk?[31m is full",
+        "refused  n1: no_space: the disk?[31m is full",
         "repair   goes on since 10s, 1.00 GB moved until now",
         "repaired 1m00s ago, 2.00 GB moved in 30s",
     ]
@@ -59,7 +59,7 @@ def test_a_name_is_shown_as_it_was_pushed(agent: FakeAgent, run: Run) -> None:
 @pytest.mark.parametrize(
     "args",
     [["a", "--copies", "1", "--all"], ["a", "--off", "--whole", "1"], ["--copies", "1"], ["a", "--list"],
-     ["a", "--all", "--nodes", "rack=x"], ["a", "--copies", "0"]],
+     ["a", "--all", "--nodes", "rack=x"], ["a", "--copies", "0"], ["a", "--copies", "1", "--nodes", ""]],
 )  # fmt: skip
 def test_contradictions(agent: FakeAgent, run: Run, args: list[str]) -> None:
     result = run("keep", *args, "--agent", agent.address)
