@@ -396,5 +396,5 @@ class Keeping:
                 f"{len(named)} nodes have this name; give one's id (`p2pcache nodes -o wide`)"
             )
         if not named:
-            raise NotFound("no node has this name or id; `p2pcache nodes` lists them")
+            raise NotFound("no node that is here has this name or id; `p2pcache nodes` lists all")
         return named.pop()
