@@ -282,8 +282,7 @@ class Keeping:
         if wish is not None and progress is not None:
             # Just after a takeover what lacks is at nodes that are about to come.
             missing = progress.missing_bytes if self.keeper.settled(now) else 0
-            wall = round(self._clock.wall(), 1)
-            self._repairs.on_progress(key, missing, wall, now)
+            self._repairs.on_progress(key, missing, round(self._clock.wall(), 1), now)
 
     async def _read(self, now: float) -> None:
         try:
@@ -324,7 +323,8 @@ class Keeping:
             if is_digest(kept.manifest_digest) and fit and shown:
                 moved = self.keeper.on_report(node, kept, now) or moved
                 if 0 <= kept.fetched_bytes <= MAX_FIGURE:
-                    self._repairs.on_kept(node, kept, self._meant_by(kept.manifest_digest), now)
+                    keys = self._meant_by(kept.manifest_digest)
+                    self._repairs.on_kept(node, kept, keys, self._clock.wall(), now)
         return moved
 
     def _meant_by(self, digest: str) -> list[Key]:

@@ -45,11 +45,13 @@ class RepairNotes:
             _log.info("%s: all copies are there, after %.0f s", Ref(*key).short, took_s)
             self._unwritten[key] = now + NOTE_S
 
-    def on_kept(self, node: NodeId, kept: Kept, keys: Iterable[Key], now: float) -> None:
-        """A node says what it has fetched of the model that these intents mean; `now`: as of `on_progress`."""
+    def on_kept(
+        self, node: NodeId, kept: Kept, keys: Iterable[Key], wall: float, now: float
+    ) -> None:
+        """A node says what it has fetched of the model that these intents mean; the times: as of `on_progress`."""
         for key in self._repairs.keys() & keys:
             before = self._repairs[key].ended
-            self._repairs[key].on_kept(node, kept)
+            self._repairs[key].on_kept(node, kept, wall)
             if self._repairs[key].ended != before:
                 self._unwritten.setdefault(key, now + NOTE_S)
 

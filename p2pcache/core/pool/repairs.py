@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import msgspec
 
 from p2pcache.core.format.keep_record import Repair
-from p2pcache.core.pool.settings import MAX_REPAIRS
+from p2pcache.core.pool.settings import LATE_S, MAX_REPAIRS
 from p2pcache.core.protocol.keep_orders import Kept
 from p2pcache.ids import NodeId
 
@@ -44,7 +44,7 @@ class Repairs:
         self._done.append(msgspec.structs.replace(ended, ended=now))
         return self._done[-1]
 
-    def on_kept(self, node: NodeId, kept: Kept) -> None:
+    def on_kept(self, node: NodeId, kept: Kept, now: float) -> None:
         """A node says what it has fetched of the model for its orders, since it started; first when it gets them."""
         before = self._fetched.get(node, kept.fetched_bytes)
         moved = kept.fetched_bytes - (before if kept.fetched_bytes >= before else 0)
@@ -53,7 +53,7 @@ class Repairs:
             return
         if self._now is not None:
             self._now = _with_more(self._now, moved)
-        elif self._done:  # the copies were seen before this was heard
+        elif self._done and now <= self._done[-1].ended + LATE_S:  # its copies were seen before
             self._done.append(_with_more(self._done.pop(), moved))
 
 

@@ -29,6 +29,7 @@ WEIGHT_CHANGE = 1.25  # room changes by this factor before shares change: caches
 GRACE_S = 600.0  # a node that was silent for longer doesn't only start again
 SETTLE_S = 15.0  # after a takeover: agents have found the new tracker, and told it what they have
 MAX_REPAIRS = 20  # of one intent that are remembered: people look at the last ones
+LATE_S = 10.0  # after a repair, for nodes to say what they fetched: they do so every few seconds
 LACKING_S = 30.0  # the same where no other node can take its part: somebody waits for that
 REFUSED_S = 600.0  # until a node that had no room is asked again
 MAX_SELECTOR = 1000  # characters of a choice of nodes; people type a few words

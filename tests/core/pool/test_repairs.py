@@ -2,7 +2,7 @@
 
 from p2pcache.core.format.keep_record import Repair
 from p2pcache.core.pool.repairs import Repairs, merged
-from p2pcache.core.pool.settings import MAX_REPAIRS
+from p2pcache.core.pool.settings import LATE_S, MAX_REPAIRS
 from p2pcache.core.protocol.keep_orders import Kept
 
 DIGEST = "ab" * 32
@@ -17,24 +17,26 @@ def test_a_repair_lasts_while_something_is_missing_and_sums_what_nodes_fetch() -
     assert repairs.rows == []
     repairs.on_progress(100, 10.0)
     for node in (1, 2, 3):
-        repairs.on_kept(node, said(0))
-    repairs.on_kept(1, said(40))
-    repairs.on_kept(2, said(25))
+        repairs.on_kept(node, said(0), 10.0)
+    repairs.on_kept(1, said(40), 12.0)
+    repairs.on_kept(2, said(25), 14.0)
     assert repairs.rows == [Repair(10.0, 0.0, 65)]
-    repairs.on_kept(1, said(75))
+    repairs.on_kept(1, said(75), 20.0)
     assert repairs.on_progress(0, 20.0) == Repair(10.0, 20.0, 100)
     assert repairs.on_progress(0, 30.0) is None
     repairs.on_progress(50, 40.0)
-    repairs.on_kept(3, said(50))
+    repairs.on_kept(3, said(50), 41.0)
     assert repairs.rows == [Repair(40.0, 0.0, 50), Repair(10.0, 20.0, 100)]
 
 
-def test_what_is_heard_late_counts_for_the_repair_before() -> None:
+def test_what_is_heard_late_counts_for_the_repair_before_and_what_moves_later_for_none() -> None:
+    """A node that came back took its share over: its bytes were told as those of a repair before."""
     repairs = Repairs()
     repairs.on_progress(100, 10.0)
-    repairs.on_kept(1, said(0))
+    repairs.on_kept(1, said(0), 10.0)
     repairs.on_progress(0, 11.0)
-    repairs.on_kept(1, said(100))
+    repairs.on_kept(1, said(100), 11.0 + LATE_S)
+    repairs.on_kept(1, said(150), 12.0 + LATE_S)
     assert repairs.rows == [Repair(10.0, 11.0, 100)]
 
 
@@ -42,10 +44,10 @@ def test_what_nodes_fetched_before_counts_for_nothing_and_a_restart_only_anew() 
     """By a tracker before this one, or for a wish that was ended, and made again: that counted."""
     repairs = Repairs()
     repairs.on_progress(100, 10.0)
-    repairs.on_kept(1, said(5000))
+    repairs.on_kept(1, said(5000), 11.0)
     assert repairs.rows[0].moved_bytes == 0
-    repairs.on_kept(1, said(5010))
-    repairs.on_kept(1, said(7))  # it was started again
+    repairs.on_kept(1, said(5010), 12.0)
+    repairs.on_kept(1, said(7), 13.0)  # it was started again
     assert repairs.rows[0].moved_bytes == 17
 
 
