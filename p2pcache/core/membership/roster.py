@@ -254,7 +254,8 @@ class Roster:
 
         Such members come and go rarely and get nothing new, so a node that doesn't know them waits in vain.
         """
-        left, found = seeks & ~record.have, list[NodeId]()
+        left = seeks & ~record.have
+        found: list[NodeId] = []
         for node in chosen:
             left &= ~self.members[node].delivers
         holders = [self.members[node] for node in self._parts.draw(self._rng, len(self._parts))]
