@@ -17,29 +17,20 @@ from p2pcache.agent.doors.open_model import RULE, ModelDoor
 from p2pcache.agent.doors.torrent_seeds import TorrentSeeds
 from p2pcache.agent.downloads.lost_tracker import FILE as MEMBERS_FILE
 from p2pcache.agent.downloads.lost_tracker import LostTracker
-from p2pcache.agent.downloads.manager import DownloadManager
-from p2pcache.agent.downloads.priority import DownloadOrder
-from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.downloads.spellings import Spellings
-from p2pcache.agent.far_sites.far_sites import FarSites
+from p2pcache.agent.fetching.fetching import Fetching
 from p2pcache.agent.imports.imports import Imports
 from p2pcache.agent.imports.misses import Misses
 from p2pcache.agent.jobs.admission import Admission
-from p2pcache.agent.jobs.claims import Claims
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.agent.jobs.node_answers import NodeAnswers
-from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
-from p2pcache.agent.jobs.room import RoomMaker, limits_of
+from p2pcache.agent.jobs.room import limits_of
 from p2pcache.agent.jobs.warms import FILE as WARMS_FILE
 from p2pcache.agent.jobs.warms import Warms
-from p2pcache.agent.journal import Journal
 from p2pcache.agent.keep.keeps import Keeps
 from p2pcache.agent.node import location
 from p2pcache.agent.node.explain import Explainer
-from p2pcache.agent.node.governor_loop import GovernorLoop
-from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.node.labeller import Labeller
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.node.model_opener import ModelOpener
@@ -48,12 +39,11 @@ from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
 from p2pcache.agent.tracker_link import TrackerLink
-from p2pcache.agent.trust.required_signatures import RequiredSignatures
 from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.address import join
 from p2pcache.core.protocol.keep_orders import KeepOrders
-from p2pcache.core.settings import SwarmSettings, UploadSettings
+from p2pcache.core.settings import UploadSettings
 from p2pcache.errors import UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import pools
@@ -143,24 +133,14 @@ class AgentApp:
             settings, self.node, self.store, self.net, self.link, self.origin, self.tasks, rng, tls,
             disk, told=ToldSwarms(self.link),
         )  # fmt: skip
-        self.governor = GovernorLoop(self.context, settings)
-        self.resolver = Resolver(self.store, self.link)
-        self.journal = Journal(self.store, self.tasks)
-        signatures = RequiredSignatures(
-            settings.require_signature, settings.sigstore_trust_config, self.store.root,
-            self.resolver.read_signatures,
-        )  # fmt: skip
-        self.far_sites = FarSites(self.context, self.resolver.manifest)
-        self.downloads = DownloadManager(
-            self.context, self.far_sites.manifest, SwarmSettings(), self.journal, signatures.need,
-            self.far_sites.bringing,
-        )  # fmt: skip
+        self.fetching = fetching = Fetching(self.context)
+        self.governor, self.resolver = fetching.governor, fetching.resolver
+        self.journal, self.downloads = fetching.journal, fetching.downloads
+        self.claims, self.room = fetching.claims, fetching.room
         self.downloads.admit = Admission(self.context).admit
-        self.claims = Claims(self.context)
-        self.room = RoomMaker(self.context, self.downloads, self.journal)
         self.pushes = Pushes(
             self.context, self.downloads, self.resolver, self.journal, self.room.evict_for,
-            signatures.need,
+            fetching.signatures.need,
         )  # fmt: skip
         self.imports = Imports(
             self.context, self.downloads, self.pushes, self.room.evict_for, known_sources
@@ -174,18 +154,13 @@ class AgentApp:
             self.context, self.resolver, self.downloads, self.metrics, self.governor
         )
         self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
-        order = DownloadOrder(self.context, self.downloads, self.room.evict_for)
-        spellings = Spellings(self.store, self.resolver, self.tasks)
         misses = Misses(
             self.context, self.imports, self.pushes, known_sources, self.resolver.resolve
         )
-        pulls = Pulls(
-            self.store, self.resolver, self.downloads, self.journal, order, spellings,
-            settings.abandon_after_s, misses.bring,
-        )  # fmt: skip
+        pulls = fetching.pulls(misses.bring)
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
-        self.keeps = Keeps(self.context, self.downloads, pulls, order, spellings)
+        self.keeps = Keeps(self.context, self.downloads, pulls, fetching.order, fetching.spellings)
         self.metrics.kept = self.keeps.figures
         self.api = Api(
             store=self.store, resolver=self.resolver, downloads=self.downloads,
@@ -208,7 +183,6 @@ class AgentApp:
             Door("oci_listen", RULE, oci_door, oci.token_of),
             Door("torrent_http_listen", RULE, torrent_door, torrent.token_of, self.seeds.rights),
         ]
-        self.janitor = Janitor(self.context, self.downloads, self.governor)
         members = KnownMembers(Path(settings.cache_dir) / MEMBERS_FILE)
         self.lost_tracker = LostTracker(self.context, self.downloads, members)
         self._name = location.own_name(settings)
@@ -229,18 +203,15 @@ class AgentApp:
                 self.advertise = self.advertise or join(host, port)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
-                await pools.STEPS.run(self.far_sites.start)
+                await pools.STEPS.run(self.fetching.far_sites.start)
                 await self._models.open_first()
                 if self.settings.origin:
                     await self._opener.use(self.settings.origin)
                 if self.link is not None:
                     await self.room.measure()
                     _ = self.tasks.spawn(self.link.run(), name="tracker-link")
-                self.janitor.start()
-                self.room.start()
-                self.claims.start()
+                self.fetching.start()
                 self.keeps.start()
-                self.governor.start()
                 self.lost_tracker.start()
                 self._lag.start(self.tasks)
                 for one in (self._key, self.listeners.key):
@@ -275,13 +246,7 @@ class AgentApp:
         self.warms.on_stopping()
         self.imports.on_stopping()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
-        for download in list(self.downloads.running.values()):
-            download.swarm.pause()
-        await self.net.stop(drain_s=self.settings.shutdown_s)
-        await self.origin.drained(self.settings.shutdown_s)
-        if self.link is not None:
-            await self.link.close()
-        self.downloads.stop()
+        await self.fetching.stop()
 
     # -- TrackerHandler ----------------------------------------------------------------------------
 

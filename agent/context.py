@@ -5,11 +5,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
-from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId
 from p2pcache.io.disk.store_info import Usage
@@ -18,6 +18,9 @@ from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.security.tls import Tls
 from p2pcache.io.tasks import Tasks
+
+if TYPE_CHECKING:  # an agent without a tracker does without aiohttp
+    from p2pcache.agent.tracker_link import TrackerLink
 
 
 @dataclass(slots=True)
@@ -37,7 +40,7 @@ class AgentContext:
     node: NodeId
     store: Store
     net: PeerNet
-    link: TrackerLink | None
+    link: "TrackerLink | None"
     origin: OriginReads
     tasks: Tasks
     rng: random.Random

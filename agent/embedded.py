@@ -2,16 +2,24 @@
 
 import asyncio
 import contextlib
+import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from typing import Any
 
-from p2pcache.agent.app import AgentApp
+import msgspec
+
+from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.settings import AgentSettings
-from p2pcache.errors import P2PCacheError
+from p2pcache.errors import Lost, P2PCacheError
 from p2pcache.io.sources.settings import SourceSettings
 
+Pulling = Callable[..., Generator[dict[str, Any], None, None]]
+"""From a ref and the options of `LoneAgent.pull_events` to the events of a pull, as a client of the API gets them."""
 
-@contextlib.contextmanager
+
+@contextmanager
 def run_embedded(
     settings: AgentSettings, sources: dict[str, SourceSettings] | None = None
 ) -> Iterator[str]:
@@ -24,13 +32,44 @@ def run_embedded(
     Raises:
         P2PCacheError: the agent can't start.
     """
+    from p2pcache.agent.app import AgentApp
+
+    with _on_a_thread(lambda: AgentApp(settings, sources=sources).running()):
+        yield settings.socket
+
+
+@contextmanager
+def run_lone(
+    settings: AgentSettings, sources: dict[str, SourceSettings] | None = None
+) -> Iterator[Pulling]:
+    """As `run_embedded`, an agent without tracker and socket; yield what begins a pull."""
+    from p2pcache.agent.fetching.lone import LoneAgent
+
+    agents: list[LoneAgent] = []
+
+    def running() -> AbstractAsyncContextManager[None]:
+        agents.append(LoneAgent(settings, sources))
+        return agents[0].running()
+
+    with _on_a_thread(running) as loop:
+
+        def pull(*args: Any, **options: Any) -> Generator[dict[str, Any], None, None]:
+            return _events(loop, lambda: agents[0].pull_events(*args, **options))
+
+        yield pull
+
+
+@contextmanager
+def _on_a_thread(
+    running: Callable[[], AbstractAsyncContextManager[None]],
+) -> Iterator[asyncio.AbstractEventLoop]:
     started = threading.Event()
     trouble: list[BaseException] = []
     loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
 
     async def serve() -> None:
         stop = asyncio.Event()
-        async with AgentApp(settings, sources=sources).running():
+        async with running():
             loops.append((asyncio.get_running_loop(), stop))
             started.set()
             await stop.wait()
@@ -48,13 +87,41 @@ def run_embedded(
     started.wait()
     if trouble:
         raise trouble[0]
+    loop, stop = loops[0]
     try:
-        yield settings.socket
+        yield loop
     finally:
-        loop, stop = loops[0]
         with contextlib.suppress(RuntimeError):  # the loop has ended with an error, which follows
             loop.call_soon_threadsafe(stop.set)
         thread.join()
         for error in trouble:
             if isinstance(error, P2PCacheError):
                 raise error
+
+
+def _events(
+    loop: asyncio.AbstractEventLoop, begin: Callable[[], Events]
+) -> Generator[dict[str, Any], None, None]:
+    """What `begin` yields on the loop; closing the iterator closes it there."""
+    came: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
+
+    async def feed() -> None:
+        try:
+            async with aclosing(begin()) as events:
+                async for event in events:
+                    came.put(msgspec.to_builtins(event, str_keys=True))
+            came.put(None)
+        except asyncio.CancelledError:
+            came.put(Lost("the pull stopped in the middle; run the command again to resume"))
+            raise
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            came.put(error)
+
+    feeding = asyncio.run_coroutine_threadsafe(feed(), loop)
+    try:
+        while (event := came.get()) is not None:
+            if isinstance(event, BaseException):
+                raise event
+            yield event
+    finally:
+        feeding.cancel()

@@ -7,12 +7,14 @@ The announcement has the swarms that want runs, and as many others as fit into o
 import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
+
+if TYPE_CHECKING:
+    from p2pcache.agent.tracker_link import TrackerLink
 
 MOST_SWARMS = 4096  # a tracker drops a member that tells of more (that of the release before)
 PART_BYTES = 1 << 20  # of a message; a message may have four of these
@@ -38,7 +40,7 @@ class ToldSwarms:
     Invariant: `_told` holds at most `most` swarms, the one that was in use last at the end.
     """
 
-    def __init__(self, link: TrackerLink | None, most: int = MOST_SWARMS) -> None:
+    def __init__(self, link: "TrackerLink | None", most: int = MOST_SWARMS) -> None:
         """Nothing is told yet. `link`: None without a tracker; `most`: what a tracker takes from one member."""
         self._link = link
         self._most = most

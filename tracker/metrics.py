@@ -14,7 +14,8 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.io.clock import Clock
 from p2pcache.io.event_loop import LoopLag
-from p2pcache.io.security.tls import Tls, certificate_metrics
+from p2pcache.io.security.certificate_metrics import certificate_metrics
+from p2pcache.io.security.tls import Tls
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.members.hub import MemberHub
 from p2pcache.tracker.pool.keeping import Keeping

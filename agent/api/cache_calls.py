@@ -14,9 +14,10 @@ from p2pcache.agent.api.routes import (
     SignatureRequest,
     VerifyRequest,
 )
+from p2pcache.agent.api.streams import stream
 from p2pcache.agent.jobs.claims import Claims
+from p2pcache.agent.jobs.events import audited
 from p2pcache.agent.jobs.housekeeping import Housekeeping
-from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.room import RoomMaker
 from p2pcache.core.protocol.tokens import EVERY, Scope
 from p2pcache.errors import UsageError

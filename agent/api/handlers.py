@@ -27,14 +27,15 @@ from p2pcache.agent.api.routes import (
     Route,
     WarmRequest,
 )
+from p2pcache.agent.api.streams import stream
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.cancelling import cancel
 from p2pcache.agent.jobs.claims import Claims
+from p2pcache.agent.jobs.events import audited
 from p2pcache.agent.jobs.housekeeping import Housekeeping
 from p2pcache.agent.jobs.loads import Loads
-from p2pcache.agent.jobs.ndjson import audited, stream
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.agent.jobs.room import RoomMaker

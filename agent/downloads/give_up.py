@@ -1,6 +1,7 @@
 """The errors that end a download without hope, in words for people."""
 
-from p2pcache.agent.tracker_link import TrackerLink
+from typing import TYPE_CHECKING
+
 from p2pcache.core.coordinator.origin_doubts import OddReason
 from p2pcache.core.format.source_record import CHANGED
 from p2pcache.core.protocol.messages import Stop
@@ -14,6 +15,9 @@ from p2pcache.errors import (
 from p2pcache.ids import RunIndex
 from p2pcache.io.models.store import Store
 
+if TYPE_CHECKING:
+    from p2pcache.agent.tracker_link import TrackerLink
+
 CUT_OFF = (
     "no other node that has it or is getting it can be reached: all that is missing is read from storage here; "
     "is the agents' port open between the nodes (firewall, NetworkPolicy)?"
@@ -25,7 +29,7 @@ REFUSED_S = (
 
 
 def hopeless(
-    quiet_s: float, link: TrackerLink | None, storage: P2PCacheError | None, *,
+    quiet_s: float, link: "TrackerLink | None", storage: P2PCacheError | None, *,
     asking: bool, reading: bool, others: bool,
 ) -> P2PCacheError | None:  # fmt: skip
     """The error to end a download with; None while there is hope.
@@ -80,7 +84,7 @@ def stopped(said: Stop, seen: str) -> OriginChanged:
     )
 
 
-def read_wrong(run: RunIndex, seen: str, link: TrackerLink | None) -> OriginChanged:
+def read_wrong(run: RunIndex, seen: str, link: "TrackerLink | None") -> OriginChanged:
     """The error for a run that this node has read wrong twice without a lease.
 
     Args:

@@ -5,11 +5,10 @@ import contextlib
 import logging
 import time
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.format import manifest
 from p2pcache.core.format.near_refs import hint_within
 from p2pcache.errors import (
@@ -28,6 +27,9 @@ from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.tag_patience import TagPatience
 from p2pcache.io.signatures.in_origin import read_signatures, split
 from p2pcache.io.tasks import Shared, Threads, mark_retrieved
+
+if TYPE_CHECKING:
+    from p2pcache.agent.tracker_link import TrackerLink
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +72,7 @@ def _tags_of(repo: OriginRepo, ref: Ref) -> list[tuple[Ref, str]]:
 class Resolver:
     """Finds tags and manifests. Tracker and origin may be missing, and may come and go."""
 
-    def __init__(self, store: Store, link: TrackerLink | None) -> None:
+    def __init__(self, store: Store, link: "TrackerLink | None") -> None:
         self.repo: OriginRepo | None = None
         self.origin_error: P2PCacheError | None = (
             None  # why `repo` is None, if an origin is configured
@@ -284,7 +286,7 @@ class Resolver:
             raise self.no_answer(f"can't read the signatures of blake3:{digest[:12]}")
         return await self._threads.run(read_signatures, self.repo, namespace, digest)
 
-    async def _from_tracker(self, link: TrackerLink, what: str, text: str) -> bytes:
+    async def _from_tracker(self, link: "TrackerLink", what: str, text: str) -> bytes:
         data = bytearray()
         while True:
             part = await link.ask(what, text, len(data), timeout_s=60)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import EvictFor
-from p2pcache.agent.jobs.ndjson import Events
+from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.jobs.pushes import PROGRESS_S, Pushes
 from p2pcache.core.format.file_filter import pick_paths
 from p2pcache.core.format.layout import Layout

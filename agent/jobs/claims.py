@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from p2pcache.agent.context import AgentContext
+from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.jobs.housekeeping import local_model
-from p2pcache.agent.jobs.ndjson import Events
 from p2pcache.core.pool.settings import HOLD_S, MAX_HOLD_S
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
-from p2pcache.agent.jobs.ndjson import Events
+from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format.near_refs import hint_within

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download, Sources
 from p2pcache.agent.downloads.manager import DownloadManager
-from p2pcache.agent.jobs.ndjson import Events, while_waiting
+from p2pcache.agent.jobs.events import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
 from p2pcache.errors import NotFound, UsageError

@@ -11,7 +11,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
 from p2pcache.agent.downloads.resolver import Resolved, Resolver
 from p2pcache.agent.downloads.spellings import Spellings
-from p2pcache.agent.jobs.ndjson import Events, while_waiting
+from p2pcache.agent.jobs.events import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format.file_filter import name_of, pick, runs_of

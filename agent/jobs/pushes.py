@@ -20,7 +20,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import EvictFor
 from p2pcache.agent.downloads.resolver import Resolver
-from p2pcache.agent.jobs.ndjson import Events
+from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
 from p2pcache.core.format import manifest as manifests

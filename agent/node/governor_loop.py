@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.settings import AgentSettings
@@ -9,8 +10,10 @@ from p2pcache.core.host.governor import Governor, Limits, Sample, strains_of
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import pools
-from p2pcache.io.host.engine_latency import EngineMetrics
 from p2pcache.io.host.pressure import Pressure
+
+if TYPE_CHECKING:
+    from p2pcache.io.host.engine_latency import EngineMetrics
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,14 @@ def check_floor(share: float) -> None:
     """
     if not 0 < share <= 1:
         raise UsageError("governor_floor is a share of full speed: above 0, at most 1")
+
+
+def _engine(settings: AgentSettings) -> "EngineMetrics | None":
+    if not settings.engine_metrics:
+        return None
+    from p2pcache.io.host.engine_latency import EngineMetrics  # aiohttp costs 0.1 s to import
+
+    return EngineMetrics(settings.engine_metrics, settings.engine_metric, settings.engine_latency_s)
 
 
 class GovernorLoop:
@@ -47,10 +58,7 @@ class GovernorLoop:
         self._pressure = Pressure(
             cgroup=settings.governor_cgroup, link_bytes_per_s=settings.link_bytes_per_s
         )
-        self._engine = (
-            EngineMetrics(settings.engine_metrics, settings.engine_metric, settings.engine_latency_s)
-            if settings.engine_metrics else None
-        )  # fmt: skip
+        self._engine = _engine(settings)
         self._said: tuple[float, float] | None = None  # the last level from a client, and its time
         self._moved = (0, 0)
         self._at = 0.0

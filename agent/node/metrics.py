@@ -19,7 +19,7 @@ from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.io.event_loop import LoopLag
-from p2pcache.io.security.tls import certificate_metrics
+from p2pcache.io.security.certificate_metrics import certificate_metrics
 
 _PREFIX = "p2pcache_agent_"
 # Of errors.py; present from the start, so that rates begin at 0.

@@ -8,9 +8,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from p2pcache.agent.settings import AgentSettings
@@ -35,6 +35,8 @@ _ALONE_LISTEN = "127.0.0.1:0"
 _SWARM_LISTEN = "0.0.0.0:0"  # with a cluster key or a certificate, or with `insecure`
 _MAX_FOLDER_BYTES = 80  # a socket's path may have 107; its name is longer while it is made
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
+
+T = TypeVar("T")
 
 Linger = Callable[[str], None]
 """Called with the model's digest when the pull is done; serves the swarm before the agent leaves."""
@@ -76,7 +78,17 @@ def pull_alone(
             if cached is not None:
                 yield cached, _leave
                 return
-        with _started(settings, loaded, ref, quiet=quiet) as client:
+        from p2pcache.agent.embedded import run_embedded, run_lone
+
+        sources = read_sources(loaded.file, os.environ)
+        if not settings.tracker and not options.url:
+            with _ready(run_lone(settings, sources), ref, quiet=quiet) as pulling:
+                given = options._asdict()
+                del given["url"]
+                yield pulling(ref, **given), _leave
+            return
+        with _ready(run_embedded(settings, sources), ref, quiet=quiet) as socket:
+            client = AgentClient(f"unix://{socket}")
 
             def linger(digest: str) -> None:
                 if not quiet:
@@ -94,18 +106,12 @@ def pull_alone(
 
 
 @contextmanager
-def _started(
-    settings: AgentSettings, loaded: Loaded, ref: Ref, *, quiet: bool
-) -> Iterator[AgentClient]:
-    """Yield an embedded agent, and say that we wait: some services hand out credentials slowly."""
-    from p2pcache.agent.embedded import run_embedded
-
+def _ready(agent: AbstractContextManager[T], ref: Ref, *, quiet: bool) -> Iterator[T]:
+    """Start an embedded agent, and say that we wait: some services hand out credentials slowly."""
     with contextlib.ExitStack() as stack:
         with patience_said(f"pulling {ref}: getting ready", str, quiet=quiet):
-            socket = stack.enter_context(
-                run_embedded(settings, read_sources(loaded.file, os.environ))
-            )
-        yield AgentClient(f"unix://{socket}")
+            started = stack.enter_context(agent)
+        yield started
 
 
 @contextmanager

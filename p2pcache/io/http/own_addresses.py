@@ -5,8 +5,6 @@ import logging
 import socket
 from ipaddress import ip_address
 
-import psutil
-
 _log = logging.getLogger(__name__)
 
 EVERY_ADDRESS = "::"  # its socket takes IPv4, too
@@ -55,6 +53,8 @@ def take_ipv4_too(sock: socket.socket, host: str) -> None:
 
 def _addresses(family: socket.AddressFamily) -> list[str]:
     """Addresses of interfaces that are up, which other machines can dial."""
+    import psutil  # a node on loopback doesn't ask, and starts sooner
+
     stats = psutil.net_if_stats()
     found = []
     for name, addresses in psutil.net_if_addrs().items():

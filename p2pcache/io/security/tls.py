@@ -9,12 +9,8 @@ import logging
 import os
 import ssl
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self
-
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.metrics_core import Metric
 
 from p2pcache.core.protocol.certificate_identity import Member, Role, of_uris
 from p2pcache.core.ratelimit import Rate, RateCounter
@@ -342,19 +338,3 @@ def _rehearse(server: ssl.SSLContext, client: ssl.SSLContext) -> dict[str, Any]:
 
 def _date(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
-
-
-def certificate_metrics(room: str, tls: Tls | None) -> Iterator[Metric]:
-    """Prometheus metrics of a daemon's certificate; none without one."""
-    if tls is None:
-        return
-    yield GaugeMetricFamily(
-        f"p2pcache_{room}_certificate_expiry_timestamp_seconds",
-        "When the certificate in use ends, unix time.",
-        value=tls.expires_at,
-    )
-    yield GaugeMetricFamily(
-        f"p2pcache_{room}_certificate_reload_failed",
-        "1 while newer certificate files can't be used.",
-        value=int(bool(tls.trouble)),
-    )

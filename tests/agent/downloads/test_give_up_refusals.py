@@ -99,7 +99,7 @@ async def test_passing_trouble_is_shown_to_waiting_clients(
 async def test_a_client_that_waits_for_a_name_sees_why(
     tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2pcache.agent.jobs.ndjson.WAITING_S", 0.2)
+    monkeypatch.setattr("p2pcache.agent.jobs.events.WAITING_S", 0.2)
     asked = 0
 
     def fault(key: str) -> tuple[int, str] | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.downloads import resolver
-from p2pcache.agent.jobs import ndjson
+from p2pcache.agent.jobs import events as job_events
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.errors import OriginUnavailable
 from p2pcache.ids import Ref
@@ -29,7 +29,7 @@ async def test_a_waiting_client_sees_what_it_waits_for(
         return quick(repo, ref)
 
     monkeypatch.setattr(OriginRepo, "get_tag", slow)
-    monkeypatch.setattr(ndjson, "WAITING_S", 0.15)
+    monkeypatch.setattr(job_events, "WAITING_S", 0.15)
     async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
         async with session.post("/v1/pull", json={"ref": "team/m:v1"}) as answer:
             told = [json.loads(await answer.content.readline()) for _ in range(2)]
@@ -62,7 +62,7 @@ async def test_a_client_that_leaves_while_it_waits_is_no_error(
         raise OriginUnavailable("nobody is left to be told")
 
     monkeypatch.setattr(OriginRepo, "get_tag", slow)
-    monkeypatch.setattr(ndjson, "WAITING_S", 0.1)
+    monkeypatch.setattr(job_events, "WAITING_S", 0.1)
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         async with client(app) as session, session.post(
             "/v1/pull", json={"ref": "team/m:v1"}
@@ -87,7 +87,7 @@ async def test_a_client_that_waits_for_the_first_contact_is_told_the_tracker(
     origin = tmp_path / "origin"
     push(origin, make_model(tmp_path / "model", {"a": b"1"}), "team/m:v1")
     monkeypatch.setattr(TrackerLink, "run", never)
-    monkeypatch.setattr(ndjson, "WAITING_S", 0.15)
+    monkeypatch.setattr(job_events, "WAITING_S", 0.15)
     monkeypatch.setattr(resolver, "FIRST_CONTACT_S", 0.6)
     url = "http://tracker.invalid:7400"
     async with agent(tmp_path, origin=origin.as_uri(), tracker=url) as app, client(app) as session:

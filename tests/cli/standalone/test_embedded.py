@@ -61,7 +61,7 @@ def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -
         command = [sys.executable, "-m", "p2pcache.cli.main", "pull", "team/m:v1"]
         command += ["--cache-dir", str(cache)]
         with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
-            wait_until((cache / "command/agent.sock").exists, 60)
+            wait_until(lambda: any((cache / "partial").glob("*")), 60)
             process.kill()
         assert list(elsewhere.iterdir()) == []
         again = run("pull", "team/m:v1", "--cache-dir", cache)

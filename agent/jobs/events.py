@@ -1,4 +1,4 @@
-"""NDJSON answers: one event a line, and what the audit log says when they end."""
+"""Events of a job, and what the audit log says when they end."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-import msgspec
-from aiohttp import web
-
-from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.audit_log import Entry
 from p2pcache.io.tasks import mark_retrieved
 
@@ -27,28 +23,6 @@ async def audited(entry: Entry, events: Events) -> Events:
                 if event["event"] in ("resolved", "done"):
                     entry.fields |= {key: event[key] for key in _AUDITED if key in event}
                 yield event
-
-
-async def stream(request: web.Request, events: Events) -> web.StreamResponse:
-    """Send the events as the response.
-
-    An error before the first event becomes a plain HTTP error, a later one the last event.
-    """
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    async with contextlib.aclosing(events):
-        with contextlib.suppress(ConnectionResetError):  # the client has left
-            try:
-                async for event in events:
-                    if not response.prepared:
-                        await response.prepare(request)
-                    await response.write(msgspec.json.encode(event) + b"\n")
-            except P2PCacheError as error:
-                if not response.prepared:
-                    raise
-                last = {"event": "error", "code": error.exit_code, "message": str(error)}
-                await response.write(msgspec.json.encode(last) + b"\n")
-            await response.write_eof()
-    return response
 
 
 async def while_waiting(

@@ -1,0 +1,1 @@
+"""What fetches models, and the smallest agent around it."""
