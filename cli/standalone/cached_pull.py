@@ -48,11 +48,11 @@ def from_cache(
         OriginUnavailable: the storage doesn't answer, and the tag was never seen here.
     """
     began = time.monotonic()
+    if not (cache / "agent.db").exists():
+        return None
     repo = OriginRepo(open_origin(origin)) if origin else None
     if repo is not None:
         opened(repo)
-    if not (cache / "agent.db").exists():
-        return None
     store = Store.open(cache)
     try:
         resolved = _resolve(repo, store, ref)
