@@ -1,8 +1,8 @@
 """Ranged reads by a URL that botocore signed once for an object, so that no request costs a signature of its own.
 
 A presigned URL is a secret: whoever has it may read the object. It stays in here, and no error or log line quotes it.
-Credentials, regions and refusals stay botocore's business: it asks for an object first, and again whenever a URL is
-refused or grows old.
+Credentials, regions and refusals stay botocore's business: it asks for the first object first, and for each whose URL
+is refused or grows old. Storage that took the last URL takes those of other objects, too.
 """
 
 import re
@@ -43,19 +43,27 @@ class Presigned:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Signed] = OrderedDict()
         self._refused = 0  # refusals in a row
+        self._taken_of: Any = (
+            None  # the client whose URL the storage took last; None: it refused one since
+        )
 
     def learn(self, client: Any, key: str) -> None:
         """Sign a URL for an object that botocore has just read without trouble."""
         with self._lock:
             if self._refused >= REFUSALS or key in self._known:
                 return
+        self._sign(client, key)
+
+    def _sign(self, client: Any, key: str) -> _Signed:
         url = client.generate_presigned_url(
             "get_object", {"Bucket": self._bucket, "Key": key}, ExpiresIn=SIGNED_FOR_S
         )
+        signed = _Signed(url, client, time.monotonic() + USED_FOR_S)
         with self._lock:
-            self._known[key] = _Signed(url, client, time.monotonic() + USED_FOR_S)
+            self._known[key] = signed
             if len(self._known) > KEPT:
                 self._known.popitem(last=False)
+        return signed
 
     def get(self, client: Any, key: str, start: int, length: int) -> Any:
         """The answer to a ranged GET, its body unread; None: botocore has to ask.
@@ -67,7 +75,9 @@ class Presigned:
         with self._lock:
             signed = self._known.get(key)
         if signed is None:
-            return None
+            if self._taken_of is not client:
+                return None
+            signed = self._sign(client, key)
         if signed.client is not client or time.monotonic() > signed.until:
             self._forget(key)
             return None
@@ -79,7 +89,7 @@ class Presigned:
         status = int(answer.status_code)
         if status in (200, 206):
             refuse_strangers({"status_code": status, "headers": answer.headers, "body": answer.raw})
-            self._refused = 0
+            self._refused, self._taken_of = 0, client
             return answer
         said = answer.raw.read(_ERROR_BYTES)
         answer.raw.close()
@@ -88,6 +98,7 @@ class Presigned:
         self._forget(key)
         with self._lock:
             self._refused += 1
+            self._taken_of = None
         return None
 
     def _forget(self, key: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from loadtest.kit.seaweed import Seaweed
-from p2pcache.errors import NotAllowed, OriginUnavailable
+from p2pcache.errors import NotAllowed, NotFound, OriginUnavailable
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.s3 import presigned
 from p2pcache.io.origins.s3.origin import S3Origin
@@ -23,10 +23,10 @@ def keys(clean_env: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return clean_env
 
 
-def read(origin: object, count: int = 1) -> bytes:
+def read(origin: object, count: int = 1, key: str = KEY) -> bytes:
     found = bytearray(3)
     for _ in range(count):
-        with origin.open(KEY, 5, 3) as body:  # type: ignore[attr-defined]
+        with origin.open(key, 5, 3) as body:  # type: ignore[attr-defined]
             assert body.readinto(memoryview(found)) == 3
     return bytes(found)
 
@@ -42,6 +42,25 @@ def test_only_the_first_request_for_an_object_is_signed(keys: pytest.MonkeyPatch
         assert read(origin, 3) == b"abc"
         assert by_url(seen) == [False, True, True]
         assert all(headers["Range"] == "bytes=5-7" for _, _, headers in seen)
+        origin.close()
+
+
+def test_storage_that_took_a_url_is_asked_by_urls_for_other_objects(
+    keys: pytest.MonkeyPatch,
+) -> None:
+    answers = {"GET": PARTIAL}
+    with stub(answers) as (url, seen):
+        keys.setenv("AWS_ENDPOINT_URL", url)
+        origin = open_origin("s3://bucket", QUICK)
+        for key in (KEY, "before", KEY, "after"):  # no URL was taken before the third read
+            read(origin, key=key)
+        assert by_url(seen) == [False, False, True, True]
+        answers["GET"] = refusal("NoSuchKey", status=404)
+        with pytest.raises(NotFound):
+            read(origin, key="missing")
+        answers["GET"] = PARTIAL
+        read(origin, key="other")
+        assert by_url(seen)[4:] == [True, False, False], "botocore asks again after a refusal"
         origin.close()
 
 
