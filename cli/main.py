@@ -107,7 +107,7 @@ from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not all
 """
 
 
-COLLECT_AFTER = 50_000  # new objects; some 10 MB
+COLLECT_AFTER = 200_000  # new objects, some 40 MB; the start of a pull makes half as many
 
 
 def module_of(word: str) -> str:
