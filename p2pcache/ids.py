@@ -107,7 +107,17 @@ def parse_wanted(text: str) -> Wanted:
             f"not a model of a hub: {text[:MAX_SHOWN]!r}; expected hf://ORG/REPO[@REVISION], and a revision without a "
             "slash"
         )
-    return Wanted(Ref.parse(f"{org}/{name}:{tag}"), f"hf://{org}/{name}@{tag}")
+    return Wanted(Ref.parse(f"{org}/{name}:{tag}"), hub_url(repo, tag))
+
+
+def hub_url(repo: str, revision: str) -> str:
+    """The URL of a model of a hub; `repo`: ORG/REPO."""
+    return f"hf://{repo}@{revision}"
+
+
+def ref_of_hub(url: str) -> str:
+    """ORG/REPO:REVISION, with its capitals, of what `hub_url` gave."""
+    return url.removeprefix("hf://").replace("@", ":")
 
 
 def spelled(text: str) -> str:

@@ -13,6 +13,8 @@ from p2pcache.ids import (
     is_digest,
     is_spelling_of,
     parse_node,
+    parse_wanted,
+    ref_of_hub,
     spelled,
 )
 
@@ -121,3 +123,12 @@ def test_errors_survive_the_way_through_a_code() -> None:
         assert str(again) == "why"
     assert type(errors.from_code(77, "?")) is errors.P2PCacheError
     assert errors.InvalidManifest.exit_code == errors.OriginChanged.exit_code == 6
+
+
+@pytest.mark.parametrize("revision", ["", "@v1.2"])
+def test_a_model_of_a_hub_is_a_ref_with_its_capitals(revision: str) -> None:
+    wanted = parse_wanted(f"hf://Qwen/Qwen3-8B{revision}")
+    tag = revision.removeprefix("@") or "main"
+    assert wanted.url == f"hf://Qwen/Qwen3-8B@{tag}"
+    assert ref_of_hub(wanted.url) == f"Qwen/Qwen3-8B:{tag}"
+    assert Ref.parse(ref_of_hub(wanted.url)) == wanted.ref

@@ -19,7 +19,7 @@ from p2pcache.agent.doors.open_model import ModelDoor, OpenModel
 from p2pcache.core.format.manifest import File
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import Busy, NotAllowed, NotFound, P2PCacheError, UsageError
-from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref
+from p2pcache.ids import DEFAULT_NAMESPACE, DEFAULT_TAG, Ref, hub_url
 from p2pcache.io import pools
 from p2pcache.io.http import server
 from p2pcache.io.http.bodies import read_body
@@ -212,7 +212,7 @@ class HubDoor:
             with contextlib.suppress(NotFound):
                 return await self._models.open(ref)
         url = (
-            f"hf://{wanted.repo}@{wanted.ref.tag}"
+            hub_url(wanted.repo, wanted.ref.tag)
             if not wanted.ref.digest and "/" in wanted.repo
             else ""
         )

@@ -13,7 +13,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.errors import NotFound, P2PCacheError, without_frames
-from p2pcache.ids import Ref, is_spelling_of
+from p2pcache.ids import Ref, is_spelling_of, ref_of_hub
 from p2pcache.io.imports.import_turn import RENEW_S, ImportTurn
 from p2pcache.io.sources.source import Source, Sources
 from p2pcache.io.tasks import Shared, Threads
@@ -94,7 +94,7 @@ class Misses:
         renewing = self._context.tasks.spawn(self._renew(turn, ref), name="import-turn")
         try:
             if not await self._is_there(ref):
-                spelling = url.removeprefix("hf://").partition("@")[0]
+                spelling = ref_of_hub(url).partition(":")[0]
                 spelling = spelling if is_spelling_of(spelling, ref) else ""
                 log.info("%s isn't there: importing %s", ref.short, url)
                 await self._imports.import_shared(Wish(url, ref, spelling))

@@ -17,7 +17,7 @@ from p2pcache.cli.support.progress import Event, Reporter, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration, parse_lasting
 from p2pcache.errors import NotFound, P2PCacheError
-from p2pcache.ids import Ref, as_written, parse_wanted, spelled
+from p2pcache.ids import Ref, as_written, parse_wanted, ref_of_hub, spelled
 from p2pcache.io.http.client import Events
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def pull(
     options = PullOptions(
         force_generation, include, exclude, background, hold, hold_s, hold_pid or 0, url
     )
-    called = as_written(url.removeprefix("hf://").replace("@", ":") or ref)
+    called = as_written(ref_of_hub(url) or ref)
     reporter = make_reporter(f"pulling {called}", as_json=as_json, quiet=quiet)
     with brought(loaded, wanted, options, reporter, quiet=quiet) as (done, tree, linger):
         name = spelled(ref) if layout else ""
