@@ -6,6 +6,8 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
+
 import p2pcache
 from p2pcache.agent.api.gate import ApiLimits
 from p2pcache.agent.api.handlers import Api
@@ -280,13 +282,12 @@ class AgentApp:
 
     def heartbeat(self) -> m.Heartbeat:
         """A sign of life, with the states of swarms that want runs."""
-        usage = self.context.usage
-        active = self.context.told.active(self.downloads.swarms.values())
-        ended = self.journal.take_untold()
-        return m.Heartbeat(
-            self.net.load, active, usage.free_bytes, usage.cached_bytes, ended, self.room.for_parts_bytes,
-            self.store.limits.quota_bytes,
-        )  # fmt: skip
+        return msgspec.structs.replace(
+            self.context.sign_of_life(),
+            swarms=self.context.told.active(self.downloads.swarms.values()),
+            ended=self.journal.take_untold(),
+            room_bytes=self.room.for_parts_bytes,
+        )
 
     def tracker_up(self, settled: m.Settled) -> None:
         """Take the tracker's origin, unless the operator named one here."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.agent.told_swarms import ToldSwarms
+from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId
 from p2pcache.io.disk.store_info import Usage
@@ -51,3 +52,10 @@ class AgentContext:
     usage: Usage = field(default_factory=lambda: Usage(0, 0))
     told: ToldSwarms = field(default_factory=lambda: ToldSwarms(None))
     now: Callable[[], float] = field(default=lambda: asyncio.get_running_loop().time())
+
+    def sign_of_life(self) -> m.Heartbeat:
+        """A heartbeat that says how this node is, and nothing of its swarms."""
+        return m.Heartbeat(
+            load=self.net.load, free_bytes=self.usage.free_bytes, cached_bytes=self.usage.cached_bytes,
+            quota_bytes=self.store.limits.quota_bytes,
+        )  # fmt: skip

@@ -93,10 +93,10 @@ class ToldSwarms:
         if self._link is not None and self._link.connected and self._has_room_for(swarm):
             self._link.send(m.Enter(swarm.state()))
 
-    def beat(self, swarm: Told, load: int) -> None:
-        """Tell a swarm's state now, not with the next heartbeat."""
+    def beat(self, swarm: Told, alive: m.Heartbeat) -> None:
+        """Tell a swarm's state now, not with the next heartbeat; `alive`: without any."""
         if self._link is not None and self._link.connected and self._has_room_for(swarm):
-            self._link.send(m.Heartbeat(load=load, swarms=(swarm.state(),)))
+            self._link.send(msgspec.structs.replace(alive, swarms=(swarm.state(),)))
 
     def exit(self, digest: str) -> None:
         """This node doesn't serve a model any more."""

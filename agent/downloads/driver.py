@@ -243,7 +243,7 @@ class SwarmDriver:
 
     def tell_tracker(self) -> None:
         """Send this swarm's state now, not with the next heartbeat."""
-        self._context.told.beat(self, self._context.net.load)
+        self._context.told.beat(self, self._context.sign_of_life())
 
     def show_as(self, label: str) -> None:
         """Call it so from now on, and let the tracker know."""

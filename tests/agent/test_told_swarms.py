@@ -12,6 +12,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import Chunk, encode, make_file, make_manifest
 from p2pcache.core.protocol import messages as m
 from p2pcache.io.models.store import Store
+from tests.agent.jobs.warm_kit import cluster, get, model
 from tests.agent.kit import agent, pull
 from tests.tracker.kit import REF, publish, tracker
 
@@ -94,7 +95,7 @@ async def test_no_more_are_told_than_a_tracker_takes() -> None:
     await asked.send_rest(by_digest(swarms))
     assert not link.sent
     asked.enter(Swarm(77))
-    asked.beat(Swarm(78, wants=True), 0)
+    asked.beat(Swarm(78, wants=True), m.Heartbeat())
     assert [type(one) for one in link.sent] == [m.Exit, m.Enter, m.Exit, m.Heartbeat]
     assert [one.digest for one in link.sent if isinstance(one, m.Exit)] == [
         Swarm(9).digest, Swarm(8).digest,
@@ -170,3 +171,16 @@ async def test_an_agent_with_many_models_is_a_member(
         assert one.link is not None
         assert one.link.connected
         assert (await pull(one, str(REF)))["code"] in (6, 7, 8), "the tracker resolves it"
+
+
+async def test_a_heartbeat_for_one_swarm_says_how_the_node_is_too(tmp_path: Path) -> None:
+    """The tracker took the disk of a node that has just ended a pull for full until the next one, and warmed others."""
+    model(tmp_path)
+    async with cluster(tmp_path, "") as (app,):
+        assert (await pull(app, "team/m:v1"))["event"] == "done"
+        assert app.downloads.swarms
+        for _ in range(2):
+            (row,) = (await get(app, "/v1/nodes"))["nodes"]
+            assert row["free_bytes"] > 0
+            for swarm in app.downloads.swarms.values():
+                swarm.tell_tracker()
