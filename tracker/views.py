@@ -128,7 +128,7 @@ class Views:
         return {**row, "members": rows, "left_out": left_out}
 
     def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
-        taken = swarm.ledger.of(node)
+        taken = swarm.ledger.taken_by(node)
         share, pull = swarm.share_of(node), swarm.ledger.pulls.get(node)
         return {
             "share": round(share, 4), "complete": share == 1.0,
@@ -228,7 +228,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         runs += has
         if (pull := ledger.pulls.get(member.node)) is not None:
             missing += book.run_count - has
-            rate += pull.rate(ledger.of(member.node), now)
+            rate += pull.rate(ledger.taken_by(member.node), now)
         await breaks.after_row()
     return {
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,

@@ -84,17 +84,17 @@ class UsageLedger:
         if not said.pulled or said.complete:
             self.pulls.pop(node, None)
         elif node not in self.pulls:
-            self.pulls[node] = RunningPull(now, self.of(node))
+            self.pulls[node] = RunningPull(now, self.taken_by(node))
 
     def on_left(self, node: NodeId, now: float) -> EndedPull | None:
         """A member is here no longer; returns its pull, if one ran."""
         pull = self.pulls.pop(node, None)
         if pull is None:
             return None
-        taken = self.of(node).since(pull.before)
+        taken = self.taken_by(node).since(pull.before)
         return EndedPull(self._digest, self.label, 0, now - pull.since, self.total_bytes, taken)
 
-    def of(self, node: NodeId) -> Taken:
+    def taken_by(self, node: NodeId) -> Taken:
         """What a member took."""
         return self._last.get(node, Taken())
 
@@ -108,7 +108,7 @@ class UsageLedger:
         if len(said.taken) < len(Taken._fields) or not any(said.taken):
             return
         now = Taken(*said.taken)
-        grown = now.since(self.of(node))
+        grown = now.since(self.taken_by(node))
         self.taken = self.taken.with_more(grown)
         if moved:
             self.moved = self.moved.with_more(grown)

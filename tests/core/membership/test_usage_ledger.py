@@ -20,7 +20,7 @@ def test_totals_grow_by_what_each_member_grew() -> None:
     book.on_state(1, said(40, 60, 0), 0.0)
     assert book.taken == (50, 100, 1)
     assert book.alpha == 1.0
-    assert book.of(1) == (40, 60, 0)
+    assert book.taken_by(1) == (40, 60, 0)
     assert book.label == "team/m:v1"
 
 
@@ -52,5 +52,5 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for node in range(10):
         book.on_state(node, said(1, 0, 0), 0.0)
     assert book.taken == (10, 0, 0)
-    assert book.of(0) == (0, 0, 0)
-    assert book.of(9) == (1, 0, 0)
+    assert book.taken_by(0) == (0, 0, 0)
+    assert book.taken_by(9) == (1, 0, 0)
