@@ -130,7 +130,7 @@ class RoomMaker:
                 limits.excess_bytes(usage.filled_bytes) if to_bytes is None
                 else max(0, usage.filled_bytes - to_bytes)
             )  # fmt: skip
-            choice = await self._choose(0, over, self._kept(fresh=False))
+            choice = await self._choose(0, over, self._kept(fresh=False), rehearsal=dry_run)
             return await self._answer(choice, dry_run=dry_run)
 
     async def evict_ref(self, ref: Ref, *, dry_run: bool) -> dict[str, object]:
@@ -200,9 +200,11 @@ class RoomMaker:
             self._rounds += 1
         return len(choice.plan.victims)
 
-    async def _choose(self, needed: int, more: int, kept: dict[str, str]) -> Choice:
+    async def _choose(
+        self, needed: int, more: int, kept: dict[str, str], *, rehearsal: bool = False
+    ) -> Choice:
         store = self._context.store
-        wanted = Wanted(needed, more, self._costs(), kept, self._last_copies())
+        wanted = Wanted(needed, more, self._costs(), kept, self._last_copies(), rehearsal)
         return await pools.WORK.run(room.choose, store, wanted, time.time())
 
     def _costs(self) -> dict[str, float]:

@@ -210,7 +210,8 @@ class LocalCache:
                 raise Conflict(f"{ref} stays: {why}")
         else:
             over = store.usage().filled_bytes - (to_bytes or 0)
-            choice = room.choose(store, room.Wanted(0, max(0, over)), time.time())
+            wanted = room.Wanted(0, max(0, over), rehearsal=dry_run)
+            choice = room.choose(store, wanted, time.time())
         infos = {info.digest: info for info in store.models()}
         body, freed = room.told(choice, infos, {}, time.time()), choice.plan.bytes_freed
         if not dry_run:

@@ -26,6 +26,7 @@ class Wanted(NamedTuple):
     ] = {}  # of a byte that is fetched again, by digest; others cost what storage does
     kept: Mapping[str, str] = {}  # why models must not go, by digest
     last_copies: Collection[str] = ()  # digests of models that no other node is known to have
+    rehearsal: bool = False  # look at all models: people ask what may go
 
 
 class Choice(NamedTuple):
@@ -98,7 +99,13 @@ def choose(store: Store, wanted: Wanted, now: float) -> Choice:
     """
     models = store.candidates(wanted.costs)
     kept, seen, unsure = {**_staying(store, models, now), **wanted.kept}, set[str](), ""
+    fresh = [model.digest for model in models] if wanted.rehearsal else []
     while True:
+        if fresh:
+            users = store.users_of(fresh)
+            seen.update(fresh)
+            kept = {digest: f"in use by {who}" for digest, who in users.held.items()} | kept
+            unsure = users.unsure or unsure
         may = [
             m._replace(kept=kept.get(m.digest, ""), last_copy=m.digest in wanted.last_copies)
             for m in models
@@ -107,10 +114,6 @@ def choose(store: Store, wanted: Wanted, now: float) -> Choice:
         fresh = [victim.digest for victim in found.victims if victim.digest not in seen]
         if not fresh:
             return Choice(found, kept, unsure)
-        users = store.users_of(fresh)
-        seen.update(fresh)
-        kept |= {digest: f"in use by {who}" for digest, who in users.held.items()}
-        unsure = users.unsure or unsure
 
 
 def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:

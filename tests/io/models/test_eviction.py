@@ -221,7 +221,9 @@ def test_what_others_have_open_stays(tmp_path: Path) -> None:
             assert child.stdout is not None
             child.stdout.readline()
             choice = room.choose(store, Wanted(1, 1 << 40), 0.0)
+            rehearsed = room.choose(store, Wanted(0, rehearsal=True), 0.0)
             child.communicate(b"\n")
+        assert "in use by" in rehearsed.kept[one.digest], "also where nothing has to go"
         assert [victim.digest for victim in choice.plan.victims] == [other.digest]
         assert "in use by" in choice.kept[one.digest]
         assert len(room.choose(store, Wanted(1, 1 << 40), 0.0).plan.victims) == 2
