@@ -212,7 +212,7 @@ class Trees:
 
     def spell(self, ref: Ref, spelling: str) -> None:
         """Show a name as it is written, in the hub view, too."""
-        self._written_names.note(ref, spelling)
+        self._written_names.remember(ref, spelling)
         with _view_errors(ref):
             self._view.spell(ref, spelling)
 

@@ -33,7 +33,7 @@ class WrittenNames:
         """How a name is written: `[namespace/]name`; "": in lower case, as far as is known here."""
         return self._written.get(ref.full_name, "")
 
-    def note(self, ref: Ref, spelling: str) -> None:
+    def remember(self, ref: Ref, spelling: str) -> None:
         """A name is written so."""
         if not is_spelling_of(spelling, ref) or (self.of(ref) or ref.full_name) == spelling:
             return
