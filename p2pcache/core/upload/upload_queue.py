@@ -116,6 +116,11 @@ class UploadQueue(Generic[Item]):
             self._waiting[peer] = waiting  # behind all others
         return peer, self._active[peer][1]
 
+    def mark_slow_receivers(self, now: float) -> None:
+        """Find receivers whose upload takes far too long; call it after `start_next`."""
+        if self._on.slow_receivers:
+            self._slow.mark(self._active, now)
+
     def recall(self) -> list[Item]:
         """Refused requests whose peers should hear that there is room now, the oldest first; each is named once."""
         if not self._open or not self._on.recall:
@@ -137,9 +142,9 @@ class UploadQueue(Generic[Item]):
             self._spare.on_pull_served()
         if self._refusals.are_there_others(peer):
             self._turns[peer] = self._turns.get(peer, 0) + 1
+        if self._on.slow_receivers:
+            self._slow.on_upload_ended(peer, took_s)
         if took_s is not None:
-            if self._on.slow_receivers:
-                self._slow.on_upload_sent(peer, took_s)
             self._spare.on_upload_done(peer, nbytes, took_s)
             self._opened += 1
 
@@ -158,11 +163,12 @@ class UploadQueue(Generic[Item]):
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
         self._refusals.withdraw(peer)
         self._turns.pop(peer, None)
-        self._slow.peers.discard(peer)
+        self._slow.on_peer_gone(peer)
         return [item for _, item in self._waiting.pop(peer, ())]
 
     def check(self) -> None:
         """Assert the invariants."""
+        self._slow.check(self._active)
         assert len(self._active) <= 2 * self._settings.slots
         assert all(self._waiting.values())
         lines = [[priority for priority, _ in line] for line in self._waiting.values()]

@@ -60,6 +60,7 @@ class NodeUploads:
         if self.fault:
             node.world.after(STALL_S, asker.give_up, number, self.fault == "dripping")
             return
+        self.queue.mark_slow_receivers(node.world.now)
         if not self.queue.offer(asker.node, upload, priority):
             node.send(asker, asker.ended, number, Outcome.BUSY)
         else:
@@ -109,6 +110,7 @@ class NodeUploads:
             links = path(node.place, node.up, asker.place, asker.down)
             size = node.run_bytes[upload.run]
             upload.flow = node.net.start(links, size, self._sent, upload)
+        self.queue.mark_slow_receivers(node.world.now)
 
     def _sent(self, upload: Upload) -> None:
         node, asker = self._node, upload.asker
@@ -117,6 +119,7 @@ class NodeUploads:
         took_s = node.world.now - upload.started
         nbytes = node.run_bytes[upload.run]
         self.queue.on_upload_ended(asker.node, upload, took_s, nbytes)
+        self.queue.mark_slow_receivers(node.world.now)
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.send(asker, asker.ended, upload.number, outcome, upload.began)
         self._start()

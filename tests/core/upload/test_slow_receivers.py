@@ -2,6 +2,29 @@
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.upload_queue import UploadQueue
+from tests.core.upload.uploads_kit import opened, served
+
+
+def test_a_receiver_is_slow_before_its_upload_is_over() -> None:
+    queue = opened(slots=7)
+    served(queue, 101)
+    queue.on_upload_ended(101, 101, 1.0)  # each upload has taken a second
+    served(queue, *range(1, 8))
+    queue.mark_slow_receivers(10.0)
+    queue.mark_slow_receivers(13.0)
+    assert not queue.offer(8, 8)
+    queue.mark_slow_receivers(13.1)
+    assert queue.offer(8, 8)
+    assert queue.start_next() == (8, 8), "all seven slots are free for peers that aren't slow"
+    queue.check()
+
+
+def test_nobody_is_slow_before_some_uploads_have_ended() -> None:
+    queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=1))
+    served(queue, 1)
+    queue.mark_slow_receivers(0.0)
+    queue.mark_slow_receivers(1e6)
+    assert not queue.offer(2, 2), "nobody is slow yet, so the one slot is taken"
 
 
 def test_a_slow_receiver_takes_no_slot_from_the_others() -> None:

@@ -221,6 +221,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.floats(0.0, 10.0))
     def look(self, seconds: float) -> None:
         self.now += seconds
+        self.queue.mark_slow_receivers(self.now)
 
     @rule(peer=st.integers(0, 4))
     def leave(self, peer: int) -> None:

@@ -108,6 +108,7 @@ class Uploads:
 
     def offer(self, upload: Upload, priority: Priority = Priority.USUAL) -> bool:
         """Admit a request to the queue; False: answer BUSY. See `UploadQueue.offer`."""
+        self._queue.mark_slow_receivers(time.monotonic())
         if not self._queue.offer(upload.connection.serial, upload, priority):
             return False
         self.idle.clear()
@@ -138,12 +139,14 @@ class Uploads:
             upload = begun[1]
             upload.connection.uploading = True
             self._workers.submit(lambda upload=upload: self._serve(upload))  # type: ignore[misc]
+        self._queue.mark_slow_receivers(time.monotonic())
 
     def _on_ended(self, upload: Upload, left: str, took_s: float) -> None:
         connection = upload.connection
         connection.uploading = False
         done_s = None if left else took_s
         self._queue.on_upload_ended(connection.serial, upload, done_s, upload.sent_bytes)
+        self._queue.mark_slow_receivers(time.monotonic())
         self._over(upload, left)
         if connection.backlog:
             connection.flush()  # frames that were queued while the thread held the write side
