@@ -230,6 +230,11 @@ class Fabric:
         return self._sent(host.namespace, "eth0")
 
     @staticmethod
+    def sent_again(host: Host) -> int:
+        """TCP segments that the host has sent again so far."""
+        return in_namespace(host, _sent_again)
+
+    @staticmethod
     def _sent(namespace: str, device: str) -> int:
         text = _run("tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device)
         entries: list[dict[str, Any]] = json.loads(text)
@@ -281,6 +286,13 @@ def in_namespace(host: Host, call: Callable[[], T]) -> T:
 
     with ThreadPoolExecutor(1) as thread:  # a thread of its own: it never comes back out
         return thread.submit(enter).result()
+
+
+def _sent_again() -> int:
+    # A process's own file would show the namespace of its first thread.
+    lines = Path("/proc/thread-self/net/snmp").read_text().splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
 
 
 def remove_leftovers() -> None:

@@ -122,7 +122,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
             Act(TAKEOVER * t_lb + NEW_AFTER_S, "a pull of another model begins", new_pull.start)
         )
     numbers = {str(agent.client.status()["node"]): n for n, agent in enumerate(arena.agents)}
-    crossed = arena.fabric.left_racks_bytes()
+    crossed, again = arena.fabric.left_racks_bytes(), arena.sent_again()
     before = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     result = race(
         arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
@@ -133,9 +133,10 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
     after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))
     read = OriginBytes(after.server - before.server, after.interface - before.interface)
     crossed = arena.fabric.left_racks_bytes() - crossed
+    again = arena.sent_again() - again
     return Report(
-        plan, trouble, links, result, read, size_bytes, left_racks=crossed, numbers=numbers,
-        lease_ends=arena.lease_ends(), new_pull=new_pull,
+        plan, trouble, links, result, read, size_bytes, left_racks=crossed, sent_again=again,
+        numbers=numbers, lease_ends=arena.lease_ends(), new_pull=new_pull,
     )  # fmt: skip
 
 

@@ -204,6 +204,10 @@ class Arena:
         daemons = [d for d in (*self.trackers, *self.agents) if d.alive]
         return {d.name: d.cpu_s() for d in daemons} | {"origin": self.origin.cpu_s()}
 
+    def sent_again(self) -> int:
+        """TCP segments that all nodes have sent again so far, the origin not counted."""
+        return sum(map(self.fabric.sent_again, self.node_hosts))
+
     def small_disk(self, node: int, size_bytes: int) -> None:
         """Give a node's cache a file system of its own, before the agents start."""
         mount_small_disk(self.agents[node].cache_dir, size_bytes)

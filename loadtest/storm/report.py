@@ -32,6 +32,7 @@ class Report:
     size_bytes: int  # F: distinct bytes of the model, as pushed
     rivals: dict[str, Score] = field(default_factory=dict)
     left_racks: int = 0  # bytes that left racks by their uplinks, with all headers
+    sent_again: int = 0  # TCP segments, by all nodes
     numbers: dict[str, int] = field(default_factory=dict)  # of nodes, by what they call themselves
     lease_ends: dict[str, int] = field(default_factory=dict)  # leases by why they ended
     new_pull: NewPull | None = None  # of another model, that began when the tracker had failed
@@ -147,6 +148,7 @@ class Report:
             "alpha_interface": round(self.origin.interface / self.size_bytes, 5),
             "beta": _round(self.beta),
             "beta_data": _round(self.beta_data),
+            "sent_again": self.sent_again,
             "late": {f"n{node}": round(ratio, 4) for node, ratio in self.late.items()},
             "t_last": _round(t_last),
             "t_median": _round(t_median),
@@ -195,7 +197,8 @@ class Report:
             lines.insert(
                 -2,
                 f"beta    {self.beta:8.4f}     bytes between racks / (model * (racks - 1)), with headers and all "
-                f"else that crosses; the model's own {_shown(self.beta_data).strip()}",
+                f"else that crosses; the model's own {_shown(self.beta_data).strip()}; {self.sent_again} segments "
+                "sent again by the nodes",
             )
         if late := self.late:
             each = ", ".join(f"n{node} {ratio:.3f}" for node, ratio in late.items())

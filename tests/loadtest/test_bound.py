@@ -152,7 +152,9 @@ def test_beta_counts_what_left_the_racks() -> None:
         outcome.came_from = {f"{near:016x}": 32 * MIB, f"{far:016x}": 32 * MIB}
     assert storm.as_json()["beta_data"] == 6 * 64 / (128 * 2)
     assert storm.as_json()["beta"] == 1.0
-    assert "beta" in storm.as_text()
+    storm.sent_again = 70
+    assert storm.as_json()["sent_again"] == 70
+    assert "; 70 segments sent again" in storm.as_text()
 
 
 def test_beta_is_too_low_where_a_neighbour_in_the_rack_is_not_named() -> None:

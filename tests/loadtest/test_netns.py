@@ -94,7 +94,10 @@ def test_a_cut_separates_groups_and_heals() -> None:
 
         wait_until(lambda: talk(left, right), 30)  # the links come up on their own time
         fabric.cut(1, 2)
+        before = fabric.sent_again(left)
         assert not talk(left, right)
+        assert fabric.sent_again(left) > before
+        assert not fabric.sent_again(core)
         assert not talk(right, left)
         assert talk(left, core)
         fabric.mend(1, 2)
