@@ -6,9 +6,12 @@ a doubted neighbour don't count: they are asked of others, are stuck if nobody e
 origin. A doubted neighbour is asked for one run now and then, and is believed again when that run comes.
 """
 
+from math import inf
+
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.settings import (
     BROKEN,
+    IDLE_REFUSALS,
     LATELY,
     PATIENT,
     UNMEASURED,
@@ -32,6 +35,7 @@ class Deliveries:
         self._on = context.on
         self._requests = requests
         self._timing = timing
+        self.came_at = -inf  # when a needed run last came
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
         # Node -> connections in a row that ended while a request waited, and the last one.
         self._broken: dict[NodeId, tuple[int, Peer]] = {}
@@ -61,10 +65,10 @@ class Deliveries:
         """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
 
         While a swarm moves, a node is refused because others are served. A needed run last came, or came into reach,
-        at `progress_at`.
+        at `progress_at`. A neighbour that says again and again that it serves nobody has no such reason.
         """
         settings = self._settings
-        if now < progress_at + settings.stuck_after_s:
+        if now < self.came_at + settings.stuck_after_s:
             return
         lately = now - LATELY * settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
@@ -72,8 +76,10 @@ class Deliveries:
             if not self._timing.is_unknown:
                 usual_s = self._timing.usual_s(across=peer.distance > 0)
                 patience_s = max(settings.stuck_after_s, PATIENT * usual_s)
-            since = max(peer.refused_since, progress_at)
-            if peer.refused_at >= lately and now >= since + patience_s:
+            due = max(peer.refused_since, progress_at) + patience_s
+            if peer.idle_refusals >= IDLE_REFUSALS:
+                due = peer.refused_since + settings.stuck_after_s
+            if peer.refused_at >= lately and now >= due:
                 self.doubt(peer)
 
     def doubt(self, peer: Peer) -> None:

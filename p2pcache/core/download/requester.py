@@ -85,6 +85,7 @@ class Requester:
     def on_proved(self, runs: RunSet, now: float, out: list[Command]) -> None:
         """Missing runs are about to be proved: cancel other requests for them; `out` gets the commands."""
         self._bridge_timer.on_run(now)
+        self.deliveries.came_at = now
         for number, request in list(self.requests.live.items()):
             if runs >> request.run & 1:
                 self._retire(number, now)

@@ -27,4 +27,7 @@ PATIENT = 8
 # Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
 UNMEASURED = 2
 LATELY = 2  # rests after a refusal: a neighbour that refused earlier wasn't asked since
+# Refusals of a neighbour that said before each of them that it serves nobody. One may be chance: its slots were
+# taken meanwhile.
+IDLE_REFUSALS = 2
 BROKEN = 2  # connections in a row that ended while a request waited: one is a restart

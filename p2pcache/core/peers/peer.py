@@ -55,8 +55,9 @@ class BandwidthDelay:
 class Peer:
     """One connected neighbour that we can ask for runs."""
 
-    __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "in_flight", "load", "node", "owed_s",
-                 "owes_since", "proved_bytes", "refused_at", "refused_since", "rest_until", "stalls")  # fmt: skip
+    __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "idle_refusals", "in_flight", "load", "node",
+                 "owed_s", "owes_since", "proved_bytes", "refused_at", "refused_since", "rest_until", "said_idle",
+                 "stalls")  # fmt: skip
 
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -75,6 +76,8 @@ class Peer:
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
         self.refused_since = self.refused_at = 0.0  # first and last BUSY in a row; 0: none
+        self.idle_refusals = 0  # those of them before which it said that it serves nobody, since it said otherwise
+        self.said_idle = False  # after the last of them it said that it serves nobody
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property
@@ -113,6 +116,9 @@ class Peer:
     def on_load(self, load: int, now: float, rest_s: float) -> None:
         """It says its load; if it has no free slot it isn't asked for `rest_s`."""
         self.load = load
+        self.said_idle = not load
+        if load:
+            self.idle_refusals = 0
         # It has places for requests across a boundary that no others take.
         self.full_until = now + rest_s if load >= FULL and not self.distance else 0.0
 
@@ -120,6 +126,8 @@ class Peer:
         """It answered BUSY: it isn't asked for `rest_s`, unless it calls."""
         self.rest_until = now + rest_s
         self.refused_at = now
+        self.idle_refusals = self.idle_refusals + self.said_idle if self.refused_since else 0
+        self.said_idle = False
         self.refused_since = self.refused_since or now
 
     def on_recall(self) -> bool:

@@ -119,6 +119,31 @@ def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
     assert refused_for(Desk(), 3 * SETTINGS.owner_patience_s, moving=True)
 
 
+def refused_by_a_reader(desk: Desk, load: int) -> bool:
+    """A neighbour reads one run a second, refuses us, and says this load; returns whether it is believed after a while.
+
+    Another neighbour comes to have more, too.
+    """
+    desk.up()
+    desk.do(PeerJoined(GOOD, 0))
+    desk.do(PeerJoined(HUNG, 1))
+    answered: set[int] = set()
+    for news in range(1, 10):
+        for request in of(Request, desk.out):
+            if request.request not in answered and request.peer == HUNG:
+                answered.add(request.request)
+                desk.do(RequestEnded(request.request, Outcome.BUSY))
+        desk.do(PeerHas(HUNG, 1 << news, load))
+        desk.do(PeerHas(GOOD, 1 << news - 1, 1))
+        desk.sleep(1.0)
+    return next(p.delivers for p in desk.s.view(desk.now).peers if p.node == HUNG)
+
+
+def test_a_neighbour_that_serves_nobody_and_refuses_us_is_doubted_though_the_swarm_moves() -> None:
+    assert not refused_by_a_reader(Desk(runs=32), load=0)
+    assert refused_by_a_reader(Desk(runs=32), load=7)
+
+
 def test_without_a_tracker_an_owner_that_delivers_nothing_is_passed_over() -> None:
     desk = Desk()
     desk.up()
