@@ -253,7 +253,7 @@ class WithoutTracker:
         if not self.reads:  # how quick storage is isn't known from here
             pace_s = self._pace.estimated_s(now)
         elif pace_s:
-            least_s = LEAST_PATIENCE_S
+            pace_s, least_s = min(pace_s, self.read_s), LEAST_PATIENCE_S
         return max(least_s, PATIENCE_RATIO * reads * pace_s)
 
     def _nearest(self, rotten: RunSet, now: float) -> RunSet:

@@ -169,6 +169,14 @@ def test_a_silent_owner_is_overtaken_after_patience() -> None:
     assert {f.run for f in late} <= theirs
 
 
+def test_a_pause_before_the_first_reads_says_nothing_of_how_slow_storage_is() -> None:
+    """Until owners may read nothing comes. With that as the pace, silent ones were waited for over four minutes."""
+    by_itself = lose_tracker(runs=100, held=2).s._by_itself
+    by_itself._pace.least_mean_s = 15.0
+    by_itself.on_read_done(0.5)
+    assert by_itself._patience_s(20, 0.0) == pytest.approx(20.0)
+
+
 def test_no_owner_is_idle_while_our_own_reads_do_not_end() -> None:
     """While storage is silent, nobody may pass over all other owners and read everything."""
     desk = lose_tracker(runs=24, held=0)
