@@ -282,7 +282,7 @@ class LeaseBook:
     @property
     def at_once(self) -> int:
         """How many leases may be in flight: few until the first has ended, since all of them end together."""
-        if self.readers.concurrency.measured:
+        if self.readers.concurrency.any_ended:
             return self.readers.at_once
         return self._settings.in_flight
 

@@ -48,6 +48,7 @@ class ReadConcurrency:
         self.least = least
         self.most = max(least, most)
         self.limit = least  # reads that may run at once
+        self.any_ended = False  # whether a read has ended well, measured or not
         self.next_at = 0.0  # when the next read may begin beyond `least`, in seconds
         self._gap_s = 0.0  # between two of them
         self._link_rate = 0.0  # reads a second, while any flow

@@ -138,6 +138,7 @@ class Readers:
             in_flight: leases at that moment, this one included.
             flow_s: how long its bytes flowed, in seconds; 0: not known.
         """
+        self.concurrency.any_ended = True
         if not lease.adopted:  # or nobody knows how long it took
             self.concurrency.on_read_done(now - lease.since, in_flight, flow_s, now)
         record.failures = 0

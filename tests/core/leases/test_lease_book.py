@@ -93,6 +93,17 @@ def test_a_read_nobody_knew_of_is_adopted() -> None:
     assert 5 not in book.leases
 
 
+def test_an_adopted_read_that_ends_is_the_first_of_a_new_tracker() -> None:
+    """Slow nodes sat on more adopted reads than a new tracker begins with, and quick ones got nothing for 40 s."""
+    book, have = make(in_flight=SETTINGS.in_flight)
+    for node in range(1, 10):
+        book.set_credit(node, 1)
+    book.renew(A, 0b111111, 0.0)
+    assert not book.grant(0.0)
+    finish(book, have, A, 0, 5.0, flow_s=4.0)
+    assert len(book.leases) + len(book.grant(5.0)) > SETTINGS.in_flight + 1
+
+
 def test_a_fresh_announcement_ends_unlisted_leases() -> None:
     book, _ = make()
     book.set_credit(A, 4)
