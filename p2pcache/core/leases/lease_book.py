@@ -204,11 +204,14 @@ class LeaseBook:
             The slow node (send it a revocation), or None if its lease isn't that old.
         """
         lease, times = self.leases.get(run), self._times_taken.get(run, 0)
+        patience_s = self.readers.patience_s(len(self.leases))
+        if lease is None:
+            return None
+        # While no read of several nodes ends storage is silent, and another read of it would be silent, too.
+        silent = now >= self._read_at + patience_s / 2
+        silent = silent and any(one.node != lease.node for one in self.leases.values())
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if (
-            lease is None
-            or now < lease.since + self.readers.patience_s(len(self.leases)) * 2.0**times
-        ):
+        if now < lease.since + patience_s * 2.0 ** (times + silent):
             return None
         self._times_taken[run] = times + 1
         self._give_up(run, now, "too slow")

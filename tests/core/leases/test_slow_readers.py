@@ -249,6 +249,18 @@ def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
     assert book.grant(2.1)[B] == [slow]
 
 
+def test_reads_that_are_silent_together_have_twice_the_time() -> None:
+    """Storage fell silent for half a second. All reads began again, and most were taken back just before their ends."""
+    book, have = make(in_flight=3, most_in_flight=3)
+    for node in (A, B, C):
+        book.set_credit(node, 1)
+    given = book.grant(0.0)
+    finish(book, have, C, given[C][0], 0.5)
+    slow = given[A][0]
+    assert book.take_over(slow, 2.1) is None
+    assert book.take_over(slow, 4.1) == A
+
+
 def test_a_slow_read_is_waited_for_while_others_bring_more() -> None:
     """Eight nodes, one at a tenth: storage was read for two to four runs more than there were, and none came sooner."""
     book, have = make(in_flight=2, most_in_flight=2)
