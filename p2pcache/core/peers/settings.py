@@ -1,5 +1,6 @@
 """Thresholds for neighbours that are the same on every node. `SwarmSettings` has those that can be tuned."""
 
+from p2pcache.core.format.chunking import MiB
 from p2pcache.core.settings import USUAL_OF
 
 # -- pauses --
@@ -29,6 +30,10 @@ PULSE_MAX_S = 0.05  # more is no cheaper, and people wait for some of what comes
 PULSE_LEAST_S = 0.004  # shorter ones would wake the loop more often than what comes
 
 # -- what they are told --
+
+# A batch with so many bytes is told at once: at 100 Gbit/s a node has sixty runs by the time for the next one
+# (docs/lab/0082).
+BATCH_BYTES = 32 * MiB
 
 # Runs' time for which a run that several neighbours have waits to be told: by then most of them have heard of it.
 HAVE_WAIT_RUNS = 4

@@ -1,10 +1,11 @@
 """What others are told: neighbours by have batches, the tracker by messages. The agent and the simulator share it."""
 
 import math
+from collections.abc import Sequence
 
 from p2pcache.core import bitset
 from p2pcache.core.peers.rarity import Rarity
-from p2pcache.core.peers.settings import HAVE_WAIT_RUNS, HAVE_WAIT_S
+from p2pcache.core.peers.settings import BATCH_BYTES, HAVE_WAIT_RUNS, HAVE_WAIT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm import commands
@@ -14,15 +15,18 @@ from p2pcache.ids import RunSet
 class HaveBatch:
     """Runs that were proved since the last announcement to the neighbours."""
 
-    def __init__(self, settings: SwarmSettings) -> None:
-        """It is empty."""
+    def __init__(self, settings: SwarmSettings, run_bytes: Sequence[int]) -> None:
+        """It is empty; `run_bytes`: the size of each run of the model."""
         self._interval_s = settings.have_interval_s
+        self._full = max(1, BATCH_BYTES // max(run_bytes, default=1))
         self.runs: RunSet = 0
         self._sent_at = -math.inf
 
     @property
     def due_at(self) -> float:
-        """When it is to be announced; inf: it is empty."""
+        """When it is to be announced: in turns, or as soon as it holds many bytes; inf: it is empty."""
+        if self.runs.bit_count() >= self._full:
+            return -math.inf
         return self._sent_at + self._interval_s if self.runs else math.inf
 
     def take_batch(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:

@@ -66,7 +66,7 @@ class Scheduler:
         self._by_itself = WithoutTracker(context, self._requester.pace, tracker=tracker, now=now)
         self._origin = OriginReader(context, self._by_itself, now)
         self._epoch: int | None = None  # of the tracker that we were with last
-        self._have_batch = HaveBatch(settings)
+        self._have_batch = HaveBatch(settings, run_bytes)
         self._progress_at = now  # when a needed run last came, or came into reach
         self._stuck = StuckWatch(context, self._requester.deliveries, now)
         self._wanted_open = False  # the last `Wanted` isn't answered yet
