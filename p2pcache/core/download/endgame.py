@@ -46,16 +46,17 @@ class Endgame:
         self.deadline = math.inf
         times = NOT_YET if states.free else 1
         in_flight: list[PeerRequest | Reading] = [*requests.live.values()]
-        asked = Counter(one.run for one in requests.live.values() if one.peer.delivers)
         if states.fetching & book.rarity.held:
             in_flight += readings
+        # The run of a probe is free: it is asked of others without a duplicate.
+        in_flight = [one for one in in_flight if isinstance(one, Reading) or one.peer.delivers]
+        times_fetched = Counter(one.run for one in in_flight)
         for one in in_flight:
             if not requests.may_ask(requests.usual, across=True):
                 return
             first = one.peer if isinstance(one, PeerRequest) else None
             since = one.since if isinstance(one, PeerRequest) else one.started
-            # The run of a probe is free: it is asked of others without a duplicate.
-            if asked[one.run] > (first is not None) or (first and not first.delivers):
+            if times_fetched[one.run] > 1:
                 continue
             limit_s = times * self.patience_s(first)
             if now < since + limit_s:

@@ -76,9 +76,8 @@ class Peer:
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
         self.refused_since = self.refused_at = 0.0  # first and last BUSY in a row; 0: none
-        self.idle_refusals = (
-            0  # those of them before which it said that it serves nobody, since it said otherwise
-        )
+        # Those of them before which it said that it serves nobody, since it said otherwise.
+        self.idle_refusals = 0
         self.said_idle = False  # after the last of them it said that it serves nobody
         self.bdp = BandwidthDelay(rtt_s, now)
 

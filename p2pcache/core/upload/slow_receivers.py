@@ -1,5 +1,6 @@
 """Slow receivers: they take no slot from the others."""
 
+import math
 from collections.abc import Iterable
 
 from p2pcache.core.settings import USUAL_OF
@@ -41,8 +42,10 @@ class SlowReceivers:
                 self._add(peer)
 
     def on_peer_gone(self, peer: NodeId) -> None:
-        """A peer is gone."""
+        """A peer is gone. An upload to it that is still to end is slow to nobody."""
         self.peers.discard(peer)
+        if peer in self._started:
+            self._started[peer] = math.inf
 
     def check(self, receivers: Iterable[NodeId]) -> None:
         """Assert the invariant; `receivers` are the peers with an active upload."""

@@ -4,9 +4,11 @@ from p2pcache.core.download.settings import REVIEW_S
 from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.swarm.commands import (
     Cancel,
+    Fetch,
     Request,
 )
 from p2pcache.core.swarm.events import (
+    LeaseGranted,
     Outcome,
     PeerHas,
     PeerJoined,
@@ -44,6 +46,16 @@ def test_a_duplicate_that_brings_nothing_is_followed_by_another() -> None:
     desk.do(PeerJoined(4, 1))
     (another,) = of(Request, desk.do(RequestEnded(twin.request, Outcome.REFUSED)))
     assert another.peer == 4
+
+
+def test_a_late_read_gets_one_duplicate() -> None:
+    desk = Desk(runs=1)
+    desk.up()
+    assert of(Fetch, desk.do(LeaseGranted(1)))
+    desk.do(PeerJoined(2, 1))
+    desk.do(PeerJoined(3, 1))
+    assert len(of(Request, desk.sleep(3 * FIRST_STEPS_S))) == 1
+    assert not of(Request, desk.sleep(10 * FIRST_STEPS_S)), "a read and a request are on their way"
 
 
 def test_endgame_asks_a_second_peer_and_takes_the_loser_back() -> None:

@@ -19,6 +19,20 @@ def test_a_receiver_is_slow_before_its_upload_is_over() -> None:
     queue.check()
 
 
+def test_a_slow_receiver_that_is_gone_counts_no_more() -> None:
+    queue = opened(slots=7)
+    served(queue, 101)
+    queue.on_upload_ended(101, 101, 1.0)
+    served(queue, 1)
+    queue.mark_slow_receivers(10.0)
+    queue.mark_slow_receivers(20.0)
+    assert queue._slow.peers == {1}
+    queue.on_peer_gone(1)
+    queue.mark_slow_receivers(21.0)
+    queue.on_upload_ended(1, 1)
+    assert not queue._slow.peers
+
+
 def test_nobody_is_slow_before_some_uploads_have_ended() -> None:
     queue: UploadQueue[int] = UploadQueue(UploadSettings(slots=1))
     served(queue, 1)
