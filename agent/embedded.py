@@ -15,6 +15,8 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import Lost, P2PCacheError
 from p2pcache.io.sources.settings import SourceSettings
 
+ENDED = "the agent of this command has ended; run the command again"
+
 Pulling = Callable[..., Generator[dict[str, Any], None, None]]
 """From a ref and the options of `LoneAgent.pull_events` to the events of a pull, as a client of the API gets them."""
 
@@ -91,12 +93,15 @@ def _on_a_thread(
     try:
         yield loop
     finally:
+        died = not thread.is_alive()
         with contextlib.suppress(RuntimeError):  # the loop has ended with an error, which follows
             loop.call_soon_threadsafe(stop.set)
         thread.join()
         for error in trouble:
             if isinstance(error, P2PCacheError):
                 raise error
+            if died:
+                raise Lost(ENDED) from error
 
 
 def _events(
@@ -117,7 +122,14 @@ def _events(
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             came.put(error)
 
-    feeding = asyncio.run_coroutine_threadsafe(feed(), loop)
+    work = feed()
+    try:
+        feeding = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        work.close()
+        raise Lost(ENDED) from None
+    # Whatever ends it wakes the reader; of all that came only the first end is read.
+    feeding.add_done_callback(lambda _: came.put(Lost(ENDED)))
     try:
         while (event := came.get()) is not None:
             if isinstance(event, BaseException):

@@ -5,6 +5,7 @@ It has no API, so that it starts in a third of the time of a whole agent.
 
 import contextlib
 import random
+import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Sources
 from p2pcache.io.tasks import Tasks
 
-_LISTEN = ("127.0.0.1", 0)  # the swarms need a network; nobody knows its port
+_LISTEN = ("127.0.0.1", 0)  # the swarms need a network; nobody has its key
 
 
 class _Said:
@@ -43,7 +44,7 @@ class LoneAgent:
     def __init__(
         self, settings: AgentSettings, sources: dict[str, SourceSettings] | None = None
     ) -> None:
-        """Open the cache.
+        """Open the cache. Settings that only a swarm needs aren't looked at.
 
         Args:
             settings: of an agent, without a tracker and with an origin.
@@ -55,7 +56,8 @@ class LoneAgent:
         store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         store.limits = limits_of(settings, store)
         node, disk = store.node_id, TokenBucket(settings.disk_bytes_per_s)
-        net = PeerNet(node=node, secret=Secret(b""), uploads=UploadSettings(), disk=disk)
+        secret = Secret(secrets.token_bytes(32))
+        net = PeerNet(node=node, secret=secret, uploads=UploadSettings(), disk=disk)
         origin = OriginReads(settings.origin_bytes_per_s, disk, Sources(sources or {}))
         self._context = AgentContext(
             settings, node, store, net, None, origin, Tasks(), random.Random(node), disk=disk
