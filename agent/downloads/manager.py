@@ -63,6 +63,7 @@ class DownloadManager:
         self._trusted = context.settings.compile_cache_namespaces
         self.opening = Turns()
         self.unopened: dict[str, str] = {}  # names of the models here that no swarm has yet
+        self.unusable: set[str] = set()  # those of them that can't be opened
         self._runner = DownloadRunner(context, journal, bringing)
         self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
         self._pushing: Counter[str] = Counter()  # requests of pushes that run, by digest

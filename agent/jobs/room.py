@@ -218,12 +218,9 @@ class RoomMaker:
         if self._context.link is None:
             return set()
         swarms = self._downloads.swarms
-        # Nothing is heard yet of those that aren't opened since the start.
-        return {
-            d
-            for d in {*swarms, *self._downloads.unopened}
-            if d not in swarms or not swarms[d].replicated
-        }
+        # Nothing is heard yet of those that aren't opened since the start. One that can't be opened is no copy.
+        unopened = self._downloads.unopened.keys() - self._downloads.unusable
+        return {d for d in {*swarms, *unopened} if d not in swarms or not swarms[d].replicated}
 
     def _kept(self, *, fresh: bool) -> dict[str, str]:
         """Why models must not go, by digest. `fresh`: nobody has named one, so those just used stay, too."""

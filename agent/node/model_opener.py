@@ -56,8 +56,10 @@ class ModelOpener:
                 model = await pools.STEPS.run(self._store.get, digest)
             except P2PCacheError as error:
                 log.warning("model blake3:%s in the cache can't be used: %s", digest, error)
-                continue
-            if model is not None and (label := unopened.pop(digest, None)) is not None:
+                model = None
+            if model is None:
+                self._downloads.unusable.add(digest)
+            elif (label := unopened.pop(digest, None)) is not None:
                 self._downloads.join_swarm(model, label)
             await self._rest(time.monotonic() - began)
 

@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
-ALL_S = 2 * REMOTE_S + 1  # all trackers at once, then the active one that they name
+# The key, the addresses of a few names, all trackers at once, then the active one that they name.
+ALL_S = LOCAL_S + 3 * host_facts.LOOK_UP_S + 2 * REMOTE_S
 FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 

@@ -104,15 +104,17 @@ class Tracker(NamedTuple):
 
 
 class Trackers(NamedTuple):
-    """The trackers that were looked at, by URL; none: this node has none."""
+    """The trackers that were looked at, by URL, with the address where a name has several; none: this node has none."""
 
     each: dict[str, Tracker | Trouble]
 
     @property
     def active(self) -> bool:
         """Whether one of them is active: it says so, or is the only one and doesn't say what it is."""
-        words = ("active", "") if len(self.each) == 1 else ("active",)
-        return any(isinstance(one, Tracker) and one.role in words for one in self.each.values())
+        found = [one for one in self.each.values() if isinstance(one, Tracker)]
+        alone = len(found) == len(self.each) and len({one.url for one in found}) == 1
+        words = ("active", "") if alone else ("active",)
+        return any(one.role in words for one in found)
 
     @property
     def named(self) -> str:

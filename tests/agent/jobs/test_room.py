@@ -241,12 +241,13 @@ async def test_an_evicted_model_can_be_shown_removed_and_pulled_by_its_name(
 def test_models_that_are_not_opened_yet_count_as_last_copies() -> None:
     """After a start no node has said yet what it has of them, so nothing is known of other copies."""
     swarms = {name: SimpleNamespace(replicated=name == "shared") for name in ("shared", "last")}
-    downloads: Any = SimpleNamespace(swarms=swarms, unopened={"unopened": "team/m:v1"})
+    names = {"unopened": "team/m:v1", "broken": "team/n:v1"}
+    downloads: Any = SimpleNamespace(swarms=swarms, unopened=names, unusable={"broken"})
     context: Any = SimpleNamespace(link=object(), settings=SimpleNamespace(origin_cost=5.0))
     journal: Any = None
     maker = room.RoomMaker(context, downloads, journal)
     assert maker._last_copies() == {"last", "unopened"}
-    assert maker._costs() == {"shared": COST_PEER, "last": 5.0, "unopened": 5.0}
+    assert maker._costs() == {"shared": COST_PEER, "last": 5.0, "unopened": 5.0, "broken": 5.0}
 
 
 @pytest.mark.parametrize("wrong", [

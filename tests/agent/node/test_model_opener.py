@@ -9,6 +9,7 @@ import pytest
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.node import model_opener
 from p2pcache.agent.node.model_opener import ModelOpener
+from p2pcache.errors import IntegrityError
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 COUNT = 4
@@ -38,6 +39,20 @@ async def test_all_models_are_opened_when_nobody_waits(tmp_path: Path, origin: s
         await opener.open_rest()
         assert len(app.downloads.swarms) == COUNT
         assert not app.downloads.unopened
+
+
+async def test_a_model_that_cannot_be_opened_is_known_as_unusable(
+    tmp_path: Path, origin: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def get(digest: str) -> None:
+        raise IntegrityError("its manifest is gone")
+
+    async with agent(tmp_path, origin=origin) as app:
+        await _closed(app)
+        monkeypatch.setattr(app.context.store, "get", get)
+        await ModelOpener(app.context, app.downloads, lambda: False).open_first()
+        assert app.downloads.unusable == app.downloads.unopened.keys()
+        assert len(app.downloads.unusable) == COUNT
 
 
 async def test_opening_rests_while_somebody_waits_and_ends_all_the_same(

@@ -143,3 +143,10 @@ def test_the_exit_code_is_that_of_a_failure_or_0(troubles: dict[str, tuple[int, 
     failed = [f for f in findings if f.level == "fail"]
     assert {f.check for f in failed} == set(troubles)
     assert d.worst(findings) == (failed[0].code if failed else 0)
+
+
+def test_one_tracker_of_an_older_release_is_active_by_each_of_its_addresses() -> None:
+    assert nf.Trackers({f"{T} (a)": nf.Tracker(T, 0.01), f"{T} (b)": nf.Tracker(T, 0.02)}).active
+    assert not nf.Trackers(
+        {T: nf.Tracker(T, 0.01), "http://b:1": nf.Tracker("http://b:1", 0.01)}
+    ).active
