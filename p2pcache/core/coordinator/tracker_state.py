@@ -255,16 +255,16 @@ class TrackerState:
         self, record: Node, states: tuple[m.SwarmState, ...], now: float, *, announced: bool
     ) -> None:
         """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
-        if not record.waiting and len(states) <= SWARMS_AT_ONCE:
-            for said in states:
-                self._take_in(record, said, now, announced=announced)
-            return
-        self._turns[record.member.node] = None
-        for said in states[: m.MAX_TOLD]:
-            _, before = record.waiting.pop(said.digest, (said, False))
-            record.waiting[said.digest] = said, announced or before
-        for _ in range(SWARMS_AT_ONCE):
-            self._take_in_waiting(record, now)
+        waiting = record.waiting  # of earlier lists: leases in this one are to be renewed before
+        for said in states[:SWARMS_AT_ONCE]:
+            _, before = waiting.pop(said.digest, (said, False))
+            self._take_in(record, said, now, announced=announced or before)
+        for said in states[SWARMS_AT_ONCE : m.MAX_TOLD]:
+            _, before = waiting.get(said.digest, (said, False))
+            if said.digest in waiting or len(waiting) < m.MAX_TOLD:
+                waiting[said.digest] = said, announced or before  # it keeps its place
+        if waiting:
+            self._turns[record.member.node] = None
 
     def _hear_waiting(self, now: float) -> None:
         """Members take turns, so that nobody waits for another one's long list."""

@@ -29,7 +29,8 @@ class Node:
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
-    # States of swarms that it told of in a long list and that are yet to be taken in; and whether it announced them.
+    # States of swarms that it told of in a long list and that are yet to be taken in, `MAX_TOLD` at most; and whether
+    # it announced them.
     waiting: dict[str, tuple[SwarmState, bool]] = field(default_factory=dict)
 
     @property

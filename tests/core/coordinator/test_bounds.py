@@ -140,6 +140,36 @@ def test_a_later_word_about_a_swarm_takes_the_place_of_one_that_waits() -> None:
     assert digest(98) not in world.tracking.swarms
 
 
+def test_a_lease_is_renewed_while_a_long_list_waits() -> None:
+    world = World()
+    world.announce(1, *(state(1, digest=digest(i)) for i in range(2000)))
+    world.say(1, m.Enter(state(credit=1)))
+    mine = tuple(world.granted(1))
+    world.join(2, credit=0)
+    for _ in range(10):
+        world.now += 3.0  # the tracker is so busy that nobody has a second turn
+        world.say(1, m.Heartbeat(swarms=(state(credit=1, leases=mine),)))
+        world.say(2, m.Heartbeat(swarms=(state(),)))
+    book = world.tracking.swarms[X].book
+    assert (tuple(book.leases), book.ends.total()) == (mine, 0)
+
+
+def test_of_long_lists_a_number_of_states_wait() -> None:
+    world = World()
+    world.announce(1)
+    states = [m.SwarmState(digest(i), 9, b"") for i in range(3 * m.MAX_TOLD)]
+    for first in range(0, len(states), m.MAX_TOLD):
+        some = tuple(states[first : first + m.MAX_TOLD])
+        world.tracking.handle(1, m.Heartbeat(swarms=some), world.now)
+    record = world.tracking.registry.nodes[1]
+    assert len(record.waiting) == m.MAX_TOLD
+    assert digest(settings.SWARMS_AT_ONCE) in record.waiting
+    again = m.SwarmState(digest(settings.SWARMS_AT_ONCE), 9, b"", credit=1)
+    few = states[-settings.SWARMS_AT_ONCE :]
+    world.tracking.handle(1, m.Heartbeat(swarms=(*few, again)), world.now)
+    assert next(iter(record.waiting.values())) == (again, False), "a later word keeps the place"
+
+
 def test_a_bad_state_that_waited_ends_the_connection() -> None:
     world = World()
     good = tuple(state(digest=digest(i)) for i in range(settings.SWARMS_AT_ONCE))
