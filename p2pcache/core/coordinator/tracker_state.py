@@ -38,7 +38,7 @@ class TrackerState:
     """All that a tracker knows and decides.
 
     Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the swarms whose rosters
-    list it; each swarm's next wakeup, or an earlier time, is in `_due`.
+    list it; each swarm's next wakeup, or an earlier time, or one at which it was to have its turn, is in `_due`.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class TrackerState:
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
         self._due: list[tuple[float, str]] = []
+        self._asked_at = -inf  # when a swarm was last to be settled in its turn
         self._turns: dict[NodeId, None] = {}  # members of whom states wait
         self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
@@ -112,7 +113,7 @@ class TrackerState:
         record = self.registry.on_disconnected(node, now)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
-            self._settle_soon(self.swarms[digest])
+            self._settle_in_turn(self.swarms[digest], now)
         self._settle_due(now)
         return self._outputs()
 
@@ -181,7 +182,7 @@ class TrackerState:
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
-            assert swarm.scheduled <= swarm.next_wakeup()
+            assert swarm.scheduled <= max(swarm.next_wakeup(), self._asked_at)
             assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
@@ -246,7 +247,7 @@ class TrackerState:
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
-                self._settle_soon(swarm)
+                self._settle_in_turn(swarm, now)
         self._settle_due(now)
         self.dials.on_announced(record.member, now)
         self._dial(now)
@@ -348,7 +349,7 @@ class TrackerState:
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
         if len(swarm.roster):
-            self._settle_soon(swarm)
+            self._settle_in_turn(swarm, now)
         else:
             self._past += swarm.counts()
             self._past_ends += swarm.book.ends
@@ -373,8 +374,13 @@ class TrackerState:
         if listens:
             self._settle_soon(swarm, self._listens_until)
 
-    def _settle_soon(self, swarm: SwarmTracker, when: float = -inf) -> None:
-        """Settle a swarm at a time, or when those before it have had their turn."""
+    def _settle_in_turn(self, swarm: SwarmTracker, now: float) -> None:
+        """Settle a swarm when those that were due before it have had their turn."""
+        self._asked_at = now
+        self._settle_soon(swarm, now)
+
+    def _settle_soon(self, swarm: SwarmTracker, when: float) -> None:
+        """Settle a swarm at a time, or later if many are due."""
         if when < swarm.scheduled:
             swarm.scheduled = when
             heapq.heappush(self._due, (when, swarm.digest))

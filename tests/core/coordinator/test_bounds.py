@@ -189,6 +189,20 @@ def test_members_take_turns_with_long_lists() -> None:
     assert counts == [settings.SWARMS_AT_ONCE * 3 // 2] * 2
 
 
+def test_all_swarms_have_their_turn_while_members_come() -> None:
+    """A tracker that restarted awaits members of all swarms, and each one that comes may be one of them."""
+    digests = [digest(i) for i in range(8 * settings.SWARMS_AT_ONCE)]
+    awaited = {**{one: [7, 8] for one in digests}, digests[-1]: [7]}
+    world = World(remembered=awaited)
+    world.announce(1, *(state(credit=1, digest=one) for one in digests))
+    world.wait(0.1)
+    assert not world.granted(1)
+    for node in (7, *range(100, 120)):
+        world.now += 0.01
+        world.announce(node)
+    assert [grant.digest for grant in world.got(1, m.Grant)] == [digests[-1]]
+
+
 def test_named_nodes_are_awaited_up_to_a_number() -> None:
     world = World()
     world.announce(1)
