@@ -335,8 +335,8 @@ class TrackerState:
             remembered = self._remembered.pop(said.digest, set()) - self.registry.nodes.keys()
             swarm = SwarmTracker(said.digest, said.run_count, self._context, now, remembered)
             self.swarms[said.digest] = swarm
-        named = NAMED_BYTES * len(said.known[:MAX_AWAITED])
-        record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8 + named)
+        named = NAMED_BYTES * len(said.known[:MAX_AWAITED]) if now < swarm.barrier.until else 0
+        record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8, named)
         while record.cost_bytes > MAX_MEMBER_BYTES and len(record.digests) > 1:
             self._leave(record, next(iter(record.digests)), now)  # it told of it the longest ago
         return swarm

@@ -38,10 +38,10 @@ class Node:
         """What it can give to parts that it is ordered to keep."""
         return self.beat.room_bytes or self.said.room_bytes
 
-    def charge(self, digest: str, cost: int) -> None:
-        """The node told of a swarm, for which the tracker keeps so many bytes."""
+    def charge(self, digest: str, cost: int, more: int) -> None:
+        """The node told of a swarm, for which the tracker keeps `cost` bytes, and `more` for what this word names."""
         before = self.digests.pop(digest, 0)
-        self.digests[digest] = max(before, cost)
+        self.digests[digest] = max(before, cost) + more
         self.cost_bytes += self.digests[digest] - before
 
 

@@ -210,7 +210,12 @@ def test_named_nodes_are_awaited_up_to_a_number() -> None:
         first = (1 << 40) + part * 15_000
         world.say(1, m.Enter(state(credit=1, known=tuple(range(first, first + 15_000)))))
     assert len(world.tracking.swarms[X].barrier.awaited) == settings.MAX_AWAITED
-    assert world.tracking.registry.nodes[1].cost_bytes > 15_000 * settings.NAMED_BYTES
+    record = world.tracking.registry.nodes[1]
+    assert record.cost_bytes > 60_000 * settings.NAMED_BYTES
+    world.wait(world.tracking.swarms[X].barrier.until - world.now, alive=(1,))
+    before = record.cost_bytes
+    world.say(1, m.Enter(state(credit=1, known=tuple(range(1 << 41, (1 << 41) + 15_000)))))
+    assert record.cost_bytes == before, "nobody is awaited any more"
 
 
 def test_a_model_that_a_member_goes_on_telling_of_is_not_forgotten() -> None:
