@@ -4,7 +4,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from math import inf
 
-import msgspec
+from msgspec.structs import replace
 
 from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member, SwarmState
@@ -61,13 +61,14 @@ class Registry:
     def on_announced(self, node: NodeId, said: Announce, now: float) -> Node:
         """A connection stands: of a new member, or of one that came back and says anew what it is."""
         member = Member(node, said.address, said.rack, said.site)
-        said = msgspec.structs.replace(said, swarms=())
+        said = replace(said, swarms=())
         record = self.nodes.get(node)
         if record is None:
             record = self.nodes[node] = Node(member, said, now)
             self.departed.pop(node, None)
             self.joined += 1
         record.member, record.said, record.connected = member, said, True
+        record.beat = replace(record.beat, room_bytes=0)  # the announced one counts
         record.waiting.clear()
         self.on_sign_of_life(node, now)
         return record
@@ -82,8 +83,15 @@ class Registry:
         return record
 
     def on_heartbeat(self, node: NodeId, said: Heartbeat) -> None:
-        """Take over what a heartbeat says about the node itself."""
-        self.nodes[node].beat = msgspec.structs.replace(said, swarms=(), ended=())
+        """Take over what a heartbeat says about the node itself; a short one doesn't say all."""
+        record = self.nodes[node]
+        before, room = record.beat, said.room_bytes or record.room_bytes
+        if not (said.free_bytes or said.cached_bytes):
+            said = replace(
+                said, free_bytes=before.free_bytes, cached_bytes=before.cached_bytes,
+                quota_bytes=before.quota_bytes,
+            )  # fmt: skip
+        record.beat = replace(said, swarms=(), ended=(), room_bytes=room)
 
     def on_disconnected(self, node: NodeId, now: float) -> Node | None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""

@@ -1,7 +1,33 @@
-"""Two live agents with one node id, told from one that was restarted."""
+"""What nodes say of themselves; and two live agents with one node id, told from one that was restarted."""
 
-from p2pcache.core.membership.registry import ClonedIds
+from p2pcache.core.membership.registry import ClonedIds, Registry
 from p2pcache.core.membership.settings import MOST_REPLACED
+from p2pcache.core.protocol.messages import Announce, Heartbeat
+from p2pcache.core.settings import MemberSettings
+
+
+def test_a_heartbeat_that_does_not_say_a_nodes_room_changes_nothing_about_it() -> None:
+    """One for a single swarm says none. If the room changed with it, parts would be ordered to move."""
+    registry = Registry(MemberSettings())
+    node = registry.on_announced(1, Announce("h:1", "1", room_bytes=100), 0.0)
+    assert node.room_bytes == 100
+    rooms = []
+    for beat in (Heartbeat(room_bytes=40), Heartbeat(free_bytes=5)):
+        registry.on_heartbeat(1, beat)
+        rooms.append(node.room_bytes)
+    registry.on_announced(1, Announce("h:1", "1", room_bytes=10), 1.0)
+    assert [*rooms, node.room_bytes] == [40, 40, 10], "an agent that starts anew may have less"
+
+
+def test_a_heartbeat_without_sizes_says_nothing_of_the_disk() -> None:
+    """Releases before send such ones for a single swarm."""
+    registry = Registry(MemberSettings())
+    node = registry.on_announced(1, Announce("h:1", "1"), 0.0)
+    registry.on_heartbeat(1, Heartbeat(load=1, free_bytes=5, cached_bytes=6, quota_bytes=7))
+    registry.on_heartbeat(1, Heartbeat(load=2))
+    assert node.beat == Heartbeat(load=2, free_bytes=5, cached_bytes=6, quota_bytes=7)
+    registry.on_heartbeat(1, Heartbeat(free_bytes=0, cached_bytes=11))
+    assert node.beat == Heartbeat(free_bytes=0, cached_bytes=11), "a full disk without a quota"
 
 
 def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:
