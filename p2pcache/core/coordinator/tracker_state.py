@@ -363,6 +363,7 @@ class TrackerState:
             self._cluster.on_left(node)
             for digest in sorted(record.digests):
                 self._leave(record, digest, now, PullEnd.LOST if lost else PullEnd.LEFT)
+            record.digests = {}  # an emptied dict keeps its table, and the record is remembered
             self._settle_due(now)
             self._dial(now)
 

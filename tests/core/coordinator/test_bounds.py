@@ -1,5 +1,6 @@
 """One member's message holds the tracker for a moment only, and what a member makes it keep is bounded."""
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -121,6 +122,15 @@ def test_a_member_with_thousands_of_models_is_a_member_of_all_swarms() -> None:
         assert len(world.tracking.swarms) <= before + settings.SWARMS_AT_ONCE
     world.tracking.check()
     assert len(world.tracking.registry.nodes[1].digests) == 4500
+
+
+def test_a_node_that_is_gone_takes_little_memory() -> None:
+    world = World()
+    world.announce(1, *(state(1, digest=digest(i)) for i in range(1000)))
+    world.wait(1.0, alive=(1,))
+    assert len(world.tracking.registry.nodes[1].digests) == 1000
+    world.say(1, m.Leaving())
+    assert sys.getsizeof(world.tracking.registry.departed[1].digests) < 200
 
 
 def test_a_later_word_about_a_swarm_takes_the_place_of_one_that_waits() -> None:
