@@ -1,5 +1,6 @@
 """Which nodes of a cluster fetch a model before anybody asks for it, so that its copies lie far apart."""
 
+import heapq
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -51,9 +52,10 @@ def choose(
         sites[place[0]] += 1
         copies[place] += 1
 
-    def rank(place: Place) -> tuple[bool, int, int, int, float]:
+    def rank(place: Place) -> tuple[bool, int, int, float, Place]:
+        """Of a rack in its site; another rack's copies don't change it."""
         small, used, dice, _ = racks[place][-1]
-        return small, sites[place[0]], copies[place], used, dice
+        return small, copies[place], used, dice, place
 
     for holder in holders:
         add_copy(_place(holder))
@@ -62,13 +64,24 @@ def choose(
         racks.setdefault(_place(record), []).append((free < size_bytes, -free, rng.random(), node))
     for nodes in racks.values():
         nodes.sort(reverse=True)
+    heaps: dict[str, list[tuple[bool, int, int, float, Place]]] = {}  # racks of each site
+    for place in racks:
+        heaps.setdefault(place[0], []).append(rank(place))
+    for heap in heaps.values():
+        heapq.heapify(heap)
+    best = [(heap[0][0], sites[site], heap[0], site) for site, heap in heaps.items()]
+    heapq.heapify(best)
     chosen: list[NodeId] = []
-    while racks and len(chosen) < count:
-        place = min(racks, key=rank)
+    while best and len(chosen) < count:
+        site = heapq.heappop(best)[-1]
+        heap = heaps[site]
+        place = heapq.heappop(heap)[-1]
         chosen.append(racks[place].pop()[-1])
         add_copy(place)
-        if not racks[place]:
-            del racks[place]
+        if racks[place]:
+            heapq.heappush(heap, rank(place))
+        if heap:
+            heapq.heappush(best, (heap[0][0], sites[site], heap[0], site))
     return chosen
 
 

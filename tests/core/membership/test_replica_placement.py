@@ -1,6 +1,7 @@
 """Which nodes are told to fetch a model: far apart, where there is room, the same ones for the same dice."""
 
 import random
+import time
 
 import msgspec
 from hypothesis import given
@@ -47,6 +48,14 @@ def test_nodes_that_are_alike_are_chosen_by_dice() -> None:
     some = {n: node(n) for n in range(50)}
     first = {choose(some, [], 1, SIZE, dice(seed))[0] for seed in range(100)}
     assert len(first) > 20
+
+
+def test_copies_on_all_of_many_racks_are_placed_at_once() -> None:
+    """With a look at all racks for each copy the time grew by the square."""
+    some = {n: node(n, (str(n % 2), str(n))) for n in range(10_000)}
+    began = time.thread_time()
+    assert len(choose(some, [], 10_000, SIZE, dice())) == 10_000
+    assert time.thread_time() - began < 3.0
 
 
 @given(
