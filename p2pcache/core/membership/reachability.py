@@ -2,7 +2,7 @@
 
 The tracker's own dial is one (`dialback`). The other are complaints: a member was sent to a holder in vain, or a
 holder is connected and delivers nothing (a hung disk, every answer BUSY, bytes that drip). Members may complain of what
-a dial can't see. Two are believed, or one if the dial failed, too, or if no other member could complain.
+a dial can't see. Two are believed, or one if the dial failed, too, or if at most one waits who could complain.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -65,9 +65,7 @@ class Reachability:
             return False
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
-        if len(bearers) + failed < WITNESSES and not are_all(
-            bearers | {self._bearer(record.node)}, waiting, self._bearer
-        ):
+        if len(bearers) + failed < WITNESSES and self._could_agree(record.node, waiting):
             return False
         fresh = record.node not in self.verdicts
         self._judge(record, Reach.UNREACHABLE, now)
@@ -111,6 +109,12 @@ class Reachability:
         for one in members:
             if not one.banned and one.node not in self.verdicts.keys() | self._dials.changed:
                 assert one.reach is self._dials.reach(one.node)
+
+    def _could_agree(self, node: NodeId, waiting: Iterable[NodeId]) -> bool:
+        """Whether two bearers wait who could complain of a node."""
+        bearers = (one for one in map(self._bearer, waiting) if one != self._bearer(node))
+        first = next(bearers, None)
+        return any(one != first for one in bearers)
 
     def _judge(self, record: MemberRecord, reach: Reach, now: float) -> None:
         self.verdicts.pop(record.node, None)

@@ -64,6 +64,18 @@ def test_a_lone_accuser_may_be_cut_off_and_gets_its_own_copy() -> None:
     assert not world.tracking.swarms[X].reach.lost
 
 
+def test_one_that_works_on_no_lease_is_believed_where_one_other_does() -> None:
+    """That one alone can't be asked for a second complaint: it may want other runs."""
+    world = World()
+    world.join(1, credit=2)
+    world.done(1, *world.granted(1))
+    world.join(2, credit=4)
+    world.join(3, credit=0)
+    told = world.tracking.handle(3, m.Stuck(X, (0, 1), BITS, vain=(1,)), world.now)
+    assert Notice(Event.UNREACHED, 1, X) in told
+    assert world.tracking.swarms[X].roster.members[1].void
+
+
 def test_newcomers_are_not_sent_there_and_read_what_nobody_else_has() -> None:
     world = seeded(1)
     names(world, 1)
