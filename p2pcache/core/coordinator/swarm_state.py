@@ -311,8 +311,8 @@ def check_state(said: m.SwarmState) -> None:
     Raises:
         RemoteProtocolError: no honest member says this.
     """
-    if not is_digest(said.digest) or not said.label.isprintable():  # labels are shown in terminals
-        raise RemoteProtocolError("a swarm with a bad digest or label")
+    if not is_digest(said.digest):
+        raise RemoteProtocolError("a swarm with a bad digest")
     m.run_bits(said.leases[:MAX_LISTED_LEASES], said.run_count)
     for bitmap in (b"" if said.complete else said.have, said.wanted):
         if bitmap:

@@ -37,6 +37,9 @@ ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce
 
 
 Figure = Annotated[int, Meta(ge=0, le=MAX_FIGURE)]
+# Shown in terminals: no control characters, and none that hide text or turn its direction.
+_UNFIT = r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
+Label = Annotated[str, Meta(pattern=rf"\A[^{_UNFIT}]{{0,{MAX_LABEL}}}\Z")]
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
@@ -95,7 +98,7 @@ class SwarmState(_Message, frozen=True):
     leases: tuple[RunIndex, ...] = ()  # runs it is reading from the origin right now
     known: tuple[NodeId, ...] = ()  # the swarm's members as it last knew them
     # A ref of the model; this and the next two fields are for people.
-    label: Annotated[str, Meta(max_length=MAX_LABEL)] = ""
+    label: Label = ""
     total_bytes: Figure = 0  # distinct bytes of the model
     # Bytes since its start: from peers, the origin, its own cache.
     taken: Annotated[tuple[Figure, ...], Meta(max_length=3)] = ()
@@ -132,8 +135,7 @@ class EndedPull(_Message, frozen=True):
 
     # Empty: it failed before this was known.
     digest: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
-    # A ref of the model; empty if it isn't known to be one.
-    label: Annotated[str, Meta(pattern=rf"\A[ -~]{{0,{MAX_LABEL}}}\Z")]
+    label: Label  # a ref of the model; empty if it isn't known to be one
     code: Annotated[int, Meta(ge=0, le=255)]  # exit code
     seconds: Annotated[float, Meta(ge=0, le=1e8)]  # its duration
     total_bytes: Figure  # of what was pulled
@@ -147,7 +149,7 @@ class Heartbeat(_Message, tag=2, frozen=True):
     swarms: tuple[SwarmState, ...] = ()
     free_bytes: int = 0
     cached_bytes: int = 0
-    ended: tuple[EndedPull, ...] = ()  # since the last one
+    ended: tuple[EndedPull, ...] = ()  # since the last one; all are checked, `MAX_ENDED` are heard
     # What it can give to parts that it is ordered to keep, with those that it keeps already; 0: it doesn't say.
     room_bytes: int = 0
     quota_bytes: int = 0  # of its cache; 0: none

@@ -17,11 +17,21 @@ def ended(label: str) -> m.ToTracker:
     return m.Heartbeat(ended=(m.EndedPull(DIGEST, label, 0, 1.0, 1, (0, 0, 0)),))
 
 
+def said_label(label: str) -> m.ToTracker:
+    return said(label=label)
+
+
+UNFIT_LABELS = [
+    "x" * 291, "m:v1\x1b[2J", "m:v1\nm:v2", "m:v1\n", "m\x9b2J", "m\u2028", "m\u202e1v:", "m\u200b:v1",
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "bad",
     [
         said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
-        said(label="x" * 1000), said(runs=-1), said(runs=10**9), ended("m:v1\x1b[2J"), ended("m:v1\nm:v2"),
+        said(label="x" * 1000), said(runs=-1), said(runs=10**9),
+        *(say(bad) for say in (said_label, ended) for bad in UNFIT_LABELS),
     ],
 )  # fmt: skip
 def test_figures_out_of_range_are_refused(bad: m.ToTracker) -> None:
@@ -33,4 +43,10 @@ def test_the_longest_ref_is_a_label() -> None:
     """Or the tracker would refuse all that a node announces, as long as that model is in its cache."""
     ref = Ref.parse(f"{80 * 'n'}/{80 * 'm'}:{128 * 'v'}")
     for good in (said(label=ref.short), ended(ref.short), ended(""), said()):
+        assert m.decode_to_tracker(m.encode(good)) == good
+
+
+def test_a_label_may_have_letters_of_any_language() -> None:
+    """Or an agent that calls its models so could tell of them, and not that their pulls ended."""
+    for good in (said(label="größe/模型:v1"), ended("größe/模型:v1")):
         assert m.decode_to_tracker(m.encode(good)) == good
