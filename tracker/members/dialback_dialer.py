@@ -13,7 +13,10 @@ LOOK_S = 0.01  # after the time limit, to read an answer that has come already
 
 
 class DialbackDialer:
-    """The dials under way; `core.membership.dialback` limits them. Each ends with one `answered`, or with `close`."""
+    """The dials under way; `core.membership.dialback` limits their rate, and `DIAL_S` each.
+
+    Each ends with one `answered`, or with `close`.
+    """
 
     def __init__(self, answered: Callable[..., None]) -> None:
         """`answered(dial, reached=...)` is called with the result of each dial."""
