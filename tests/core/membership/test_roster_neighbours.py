@@ -139,7 +139,8 @@ def test_holders_of_parts_in_the_same_rack_come_first() -> None:
     parts = {node: 1 << node % 4 for node in range(99)}
     roster = entered(100, 8, parts, racks=2)
     record = roster.members[99]
-    holders = roster._holders_of_parts(record, (), 0b1111)
-    places = [roster.members[node].place for node in holders]
+    told = roster.hand_out(99, 0, seeks=0b1111)
+    assert told is not None
+    places = [roster.members[node].place for node in told.neighbours]
     assert places[:2] == [record.place] * 2, "this rack has runs 1 and 3"
-    assert len(holders) == 4
+    assert len(places) == 4
