@@ -2,7 +2,8 @@
 
 A presigned URL is a secret: whoever has it may read the object. It stays in here, and no error or log line quotes it.
 Credentials, regions and refusals stay botocore's business: it asks for the first object first, and for each whose URL
-is refused or grows old. Storage that took the last URL takes those of other objects, too.
+is refused or grows old. Other objects are asked for by URLs at once, until the storage refuses one: many are read once
+only.
 """
 
 import re
@@ -43,15 +44,16 @@ class Presigned:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Signed] = OrderedDict()
         self._refused = 0  # refusals in a row
-        self._taken_of: Any = (
-            None  # the client whose URL the storage took last; None: it refused one since
-        )
+        # The client by whose URLs other objects are asked for at once; None: botocore asks first.
+        self._trusted: Any = None
 
     def learn(self, client: Any, key: str) -> None:
         """Sign a URL for an object that botocore has just read without trouble."""
         with self._lock:
             if self._refused >= REFUSALS or key in self._known:
                 return
+            if not self._refused:
+                self._trusted = client
         self._sign(client, key)
 
     def _sign(self, client: Any, key: str) -> _Signed:
@@ -75,7 +77,7 @@ class Presigned:
         with self._lock:
             signed = self._known.get(key)
         if signed is None:
-            if self._taken_of is not client:
+            if self._trusted is not client:
                 return None
             signed = self._sign(client, key)
         if signed.client is not client or time.monotonic() > signed.until:
@@ -89,7 +91,7 @@ class Presigned:
         status = int(answer.status_code)
         if status in (200, 206):
             refuse_strangers({"status_code": status, "headers": answer.headers, "body": answer.raw})
-            self._refused, self._taken_of = 0, client
+            self._refused, self._trusted = 0, client
             return answer
         said = answer.raw.read(_ERROR_BYTES)
         answer.raw.close()
@@ -98,7 +100,7 @@ class Presigned:
         self._forget(key)
         with self._lock:
             self._refused += 1
-            self._taken_of = None
+            self._trusted = None
         return None
 
     def _forget(self, key: str) -> None:
