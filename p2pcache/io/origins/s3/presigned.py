@@ -22,7 +22,8 @@ SIGNED_FOR_S = 900
 # Shorter than SIGNED_FOR_S, and keys from a role are renewed minutes before they expire.
 USED_FOR_S = 300.0
 KEPT = 1024  # URLs of about a kilobyte
-# Refusals in a row, of URLs that botocore then had no trouble with, after which this storage takes none.
+# Refusals in a row after which this storage takes no URLs. One counts once botocore has read that object without
+# trouble: of a missing or forbidden one it says nothing about URLs.
 REFUSALS = 3
 _BUSY = (408, 429, 500, 502, 503, 504)
 _CODE = re.compile(rb"<Code>([A-Za-z0-9.]{1,80})</Code>")
@@ -44,12 +45,16 @@ class Presigned:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Signed] = OrderedDict()
         self._refused = 0  # refusals in a row
+        self._doubted: set[str] = set()  # refused by URL, and botocore's answer isn't there yet
         # The client by whose URLs other objects are asked for at once; None: botocore asks first.
         self._trusted: Any = None
 
     def learn(self, client: Any, key: str) -> None:
         """Sign a URL for an object that botocore has just read without trouble."""
         with self._lock:
+            if key in self._doubted:
+                self._doubted.remove(key)
+                self._refused += 1
             if self._refused >= REFUSALS or key in self._known:
                 return
             if not self._refused:
@@ -75,9 +80,10 @@ class Presigned:
             FOREIGN: as botocore has it.
         """
         with self._lock:
-            signed = self._known.get(key)
+            self._doubted.discard(key)  # of an object that was missing then
+            signed, trusted = self._known.get(key), self._trusted
         if signed is None:
-            if self._trusted is not client:
+            if trusted is not client:
                 return None
             signed = self._sign(client, key)
         if signed.client is not client or time.monotonic() > signed.until:
@@ -91,7 +97,8 @@ class Presigned:
         status = int(answer.status_code)
         if status in (200, 206):
             refuse_strangers({"status_code": status, "headers": answer.headers, "body": answer.raw})
-            self._refused, self._trusted = 0, client
+            with self._lock:
+                self._refused, self._trusted = 0, client
             return answer
         said = answer.raw.read(_ERROR_BYTES)
         answer.raw.close()
@@ -99,7 +106,9 @@ class Presigned:
             raise _busy(status, said)
         self._forget(key)
         with self._lock:
-            self._refused += 1
+            if len(self._doubted) >= KEPT:
+                self._doubted.pop()
+            self._doubted.add(key)
             self._trusted = None
         return None
 

@@ -64,6 +64,28 @@ def test_other_objects_are_asked_for_by_urls_at_once(
         origin.close()
 
 
+def test_missing_objects_say_nothing_about_urls(keys: pytest.MonkeyPatch) -> None:
+    """As many at once as refusals that end the use of URLs, and one more."""
+    gone = [f"gone-{number}" for number in range(presigned.REFUSALS + 1)]
+    answers = {"GET": PARTIAL}
+    with stub(answers) as (url, seen):
+        keys.setenv("AWS_ENDPOINT_URL", url)
+        origin = open_origin("s3://bucket", QUICK)
+        for key in gone:
+            read(origin, key=key)
+        answers["GET"] = refusal("NoSuchKey", status=404)
+        for key in gone:
+            with pytest.raises(NotFound):
+                read(origin, key=key)
+        answers["GET"] = PARTIAL
+        for key in gone:  # they are there again, which refuses no URL either
+            read(origin, key=key)
+        seen.clear()
+        read(origin, 2, key="other")
+        assert by_url(seen) == [True, True]
+        origin.close()
+
+
 def test_an_old_url_is_signed_anew(
     keys: pytest.MonkeyPatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
