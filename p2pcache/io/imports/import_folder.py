@@ -2,19 +2,24 @@
 
     FOLDER/journal.jsonl     a line for each file that is hashed, and for how much of one is durable
     FOLDER/<hex>.part        a file's bytes; <hex> is of its path
+    FOLDER/lock              held by the import that runs, or by what deletes the folder
 
-Lines are written after the bytes that they speak of are durable. A line that was interrupted in its middle counts as
-not written.
+A folder is renamed before it is deleted, by its lock's holder: an import that begins meanwhile gets a new one, or is
+refused. Lines are written after the bytes that they speak of are durable. A line that was interrupted in its middle
+counts as not written.
 """
 
+import errno
 import fcntl
 import os
+import re
+import secrets
 import shutil
 import threading
 import time
 from array import array
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -30,6 +35,8 @@ FOLDER = "imports"  # in a cache dir: the parent of all import folders
 KEPT_S = 7 * 86400.0  # of an import that nobody goes on with
 _JOURNAL = "journal.jsonl"
 _LOCK = "lock"
+_OURS = re.compile(r"[0-9a-f]{32}")
+_DYING = re.compile(r"[0-9a-f]{32}\.[0-9a-f]{8}\.gone")  # what a kill left of a deletion
 
 
 class _Line(msgspec.Struct, omit_defaults=True):
@@ -53,7 +60,7 @@ class ImportFolder:
         """Open or create it, and take its lock, which goes with the process.
 
         Raises:
-            Conflict: another import has it.
+            Conflict: another import has it, or it is being deleted.
             NotAllowed, NoSpace: the disk refused.
         """
         self.path = folder
@@ -62,11 +69,9 @@ class ImportFolder:
         self._writing = threading.Lock()  # a thread may outlive the import that it reads for
         with disk_errors(str(folder)):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(self._lock)
+                self._lock = _take_lock(folder, os.O_CREAT)
+            except (BlockingIOError, FileNotFoundError):
                 raise Conflict(
                     "another import from this place runs right now; wait for its end, or cancel it"
                 ) from None
@@ -130,8 +135,12 @@ class ImportFolder:
 
     def discard(self) -> None:
         """Delete all of it, at the end of an import."""
+        gone = self.path
+        with suppress(OSError):
+            gone = _renamed(self.path)
         self.close()
-        shutil.rmtree(self.path, ignore_errors=True)
+        if gone != self.path:
+            shutil.rmtree(gone, ignore_errors=True)
 
     def close(self) -> None:
         """Let go of it; what is there stays for the next try. Again is no error."""
@@ -184,9 +193,14 @@ def sweep(parent: Path, now: float | None = None) -> None:
     if not parent.is_dir():
         return
     for folder in parent.iterdir():
-        with _quietly():
-            if now - (folder / _JOURNAL).stat().st_mtime > KEPT_S:
-                shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            if _DYING.fullmatch(folder.name):
+                shutil.rmtree(folder)
+            elif not _OURS.fullmatch(folder.name):
+                continue
+            elif now - (folder / _JOURNAL).stat().st_mtime > KEPT_S:
+                with _locked(folder):
+                    shutil.rmtree(_renamed(folder))
 
 
 def remove_parts(parent: Path, *, dry_run: bool) -> tuple[list[str], int]:
@@ -200,16 +214,60 @@ def remove_parts(parent: Path, *, dry_run: bool) -> tuple[list[str], int]:
     removed: list[str] = []
     freed = 0
     for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
-        with _quietly(), (folder / _LOCK).open("rb") as held:
-            parts = [part.stat() for part in folder.glob("*.part")]
-            if not (size := sum(512 * part.st_blocks for part in parts)):
+        with _quietly():
+            if _DYING.fullmatch(folder.name):
+                count, size = _parts(folder)
+                if not dry_run:
+                    shutil.rmtree(folder)
+            elif _OURS.fullmatch(folder.name):
+                with _locked(folder):
+                    count, size = _parts(folder)
+                    if size and not dry_run:
+                        shutil.rmtree(_renamed(folder))
+            else:
                 continue
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not dry_run:
-                shutil.rmtree(folder)
-            removed.append(f"interrupted import {folder.name} ({len(parts)} files)")
-            freed += size
+            if size:
+                removed.append(f"interrupted import {folder.name[:32]} ({count} files)")
+                freed += size
     return removed, freed
+
+
+def _parts(folder: Path) -> tuple[int, int]:
+    """How many files' bytes are kept, and what they take of the disk."""
+    blocks = [part.stat().st_blocks for part in folder.glob("*.part")]
+    return len(blocks), 512 * sum(blocks)
+
+
+def _take_lock(folder: Path, flags: int = 0) -> int:
+    """Take a folder's lock; returns its descriptor, which holds it.
+
+    Raises:
+        BlockingIOError: somebody has it.
+        FileNotFoundError: there is none; or the folder was deleted meanwhile, and another may be in its place.
+    """
+    held = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | flags, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(held), (folder / _LOCK).stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder))
+    except OSError:
+        os.close(held)
+        raise
+    return held
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    held = _take_lock(folder)
+    try:
+        yield
+    finally:
+        os.close(held)
+
+
+def _renamed(folder: Path) -> Path:
+    """Give a folder, whose lock we have, a name by which no import looks for it."""
+    return folder.rename(folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone"))
 
 
 @contextmanager

@@ -100,12 +100,12 @@ async def test_prune_leaves_models_in_use(tmp_path: Path, layout: Layout) -> Non
 
 async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
-        folder = ImportFolder(app.store.root / FOLDER / "abc")
+        folder = ImportFolder(app.store.root / FOLDER / ("abc0" * 8))
         folder.part("weights.bin").write_bytes(bytes(100_000))
         assert (await prune(app))["removed"] == [], "it runs"
         folder.close()
         told = await prune(app)
-        assert told["removed"] == ["interrupted import abc (1 files)"]
+        assert told["removed"] == ["interrupted import " + "abc0" * 8 + " (1 files)"]
         assert told["bytes_freed"] >= 100_000
         assert not folder.path.exists()
 

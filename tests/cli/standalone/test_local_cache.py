@@ -57,13 +57,13 @@ def test_prune_removes_what_an_interrupted_import_left(
     cache = tmp_path / "cache-of-imports"
     if pulled:
         run("pull", "team/m:v1", "--cache-dir", cache)
-    folder = ImportFolder(cache / FOLDER / "abc")
+    folder = ImportFolder(cache / FOLDER / ("abc0" * 8))
     folder.part("weights.bin").write_bytes(bytes(100_000))
     folder.close()
     planned = run("prune", "--dry-run", "--cache-dir", cache).stdout
-    assert planned.startswith("would remove interrupted import abc (1 files)\n")
+    assert planned.startswith("would remove interrupted import " + "abc0" * 8 + " (1 files)\n")
     assert folder.path.exists()
-    assert "removed interrupted import abc" in run("prune", "--cache-dir", cache).stdout
+    assert "removed interrupted import abc0" in run("prune", "--cache-dir", cache).stdout
     assert not folder.path.exists()
 
 

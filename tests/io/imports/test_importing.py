@@ -18,7 +18,7 @@ from p2pcache.errors import Conflict, OriginUnavailable
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.imports import importing
 from p2pcache.io.imports.file_hasher import FileHasher
-from p2pcache.io.imports.import_folder import ImportFolder, remove_parts, sweep
+from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.imports.importing import Importing
 from p2pcache.io.origins.base import Body
 from p2pcache.io.sources.base import SourceFile
@@ -194,30 +194,6 @@ def test_a_torn_journal_counts_up_to_its_last_line(web: Web, tmp_path: Path) -> 
     assert [folder.whole(file) is not None for file in files].count(True) == 2
     assert journal.read_bytes() == b"".join(lines[:2])
     folder.close()
-    sweep(tmp_path, now=time.time() + 8 * 86400)
-    assert not (tmp_path / "f").exists()
-
-
-def test_parts_of_an_interrupted_import_can_be_removed(web: Web, tmp_path: Path) -> None:
-    """Those of one that runs, and a journal alone, which saves reading and takes no space, stay."""
-    source = Source("s", SourceSettings(url=web.url))
-    files = source.files("m/all.list")
-    running, interrupted, journal = (ImportFolder(tmp_path / name) for name in ("r", "i", "j"))
-    for folder in (running, interrupted, journal):
-        Importing(source, files, folder, keep=True).read_files()
-    journal.drop_parts(file.path for file in files)
-    journal.close()
-    interrupted.close()
-    planned = remove_parts(tmp_path, dry_run=True)
-    assert (tmp_path / "i").exists()
-    assert planned == remove_parts(tmp_path, dry_run=False)
-    names, freed = planned
-    assert names == [f"interrupted import i ({len(files)} files)"]
-    assert freed >= sum(file.size for file in files)
-    assert {folder.name for folder in tmp_path.iterdir() if folder.is_dir()} >= {"r", "j"}
-    assert not (tmp_path / "i").exists()
-    assert remove_parts(tmp_path / "nothing", dry_run=False) == ([], 0)
-    running.close()
 
 
 KILLED = """

@@ -1,0 +1,148 @@
+"""Folders of imports are deleted only while nobody has them, and as a whole."""
+
+import fcntl
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from p2pcache.errors import Conflict
+from p2pcache.io.imports.import_folder import ImportFolder, remove_parts, sweep
+from p2pcache.io.sources.base import SourceFile
+
+FILE = SourceFile("0.bin", "m/0.bin", 200_000, "v1")
+RUNNING, INTERRUPTED, JOURNAL, GONE = (digit * 32 for digit in "0123")
+
+
+def begun(path: Path) -> ImportFolder:
+    """An import that has read half of a file."""
+    folder = ImportFolder(path)
+    folder.part(FILE.path).write_bytes(bytes(100_000))
+    folder.on_durable(FILE, 100_000)
+    return folder
+
+
+def interrupted(path: Path) -> Path:
+    begun(path).close()
+    return path
+
+
+def first(act: Callable[[], object], function: Callable[..., object]) -> Callable[..., object]:
+    """A function that does something else first, once."""
+    acts = [act]
+
+    def both(*args: object, **options: object) -> object:
+        if acts:
+            acts.pop()()
+        return function(*args, **options)
+
+    return both
+
+
+def test_parts_of_an_interrupted_import_can_be_removed(tmp_path: Path) -> None:
+    """Those of one that runs, and a journal alone, which saves reading and takes no space, stay."""
+    running, journal = begun(tmp_path / RUNNING), begun(tmp_path / JOURNAL)
+    journal.drop_parts([FILE.path])
+    journal.close()
+    interrupted(tmp_path / INTERRUPTED)
+    planned = remove_parts(tmp_path, dry_run=True)
+    assert (tmp_path / INTERRUPTED).exists()
+    assert planned == remove_parts(tmp_path, dry_run=False)
+    names, freed = planned
+    assert names == [f"interrupted import {INTERRUPTED} (1 files)"]
+    assert freed >= 100_000
+    assert {folder.name for folder in tmp_path.iterdir()} == {RUNNING, JOURNAL}
+    assert remove_parts(tmp_path / "nothing", dry_run=False) == ([], 0)
+    running.close()
+
+
+def test_folders_that_are_not_ours_stay(tmp_path: Path) -> None:
+    theirs = interrupted(tmp_path / "holiday")
+    assert remove_parts(tmp_path, dry_run=False) == ([], 0)
+    sweep(tmp_path, now=time.time() + 8 * 86400)
+    assert len(list(theirs.iterdir())) == 3
+
+
+def test_an_import_that_nobody_goes_on_with_is_swept(tmp_path: Path) -> None:
+    interrupted(tmp_path / INTERRUPTED)
+    running = begun(tmp_path / RUNNING)
+    sweep(tmp_path, now=time.time() + 8 * 86400)
+    assert [folder.name for folder in tmp_path.iterdir()] == [RUNNING]
+    running.close()
+
+
+@pytest.mark.parametrize("how", ["sweep", "prune"])
+def test_a_deletion_that_was_killed_is_ended(tmp_path: Path, how: str) -> None:
+    half = interrupted(tmp_path / f"{GONE}.01234567.gone")
+    (half / "lock").unlink()
+    if how == "sweep":
+        sweep(tmp_path)
+    else:
+        assert remove_parts(tmp_path, dry_run=True)[0] == [f"interrupted import {GONE} (1 files)"]
+        assert half.exists()
+        assert remove_parts(tmp_path, dry_run=False)[1] >= 100_000
+    assert not half.exists()
+
+
+@pytest.mark.parametrize("how", ["sweep", "prune", "import"])
+def test_an_import_ends_and_the_next_begins_before_its_lock_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Who has opened the old lock gets it, of a folder that is gone."""
+    path = tmp_path / RUNNING
+    old = begun(path)
+    began: list[ImportFolder] = []
+
+    def turn() -> None:
+        old.discard()
+        began.append(begun(path))
+
+    monkeypatch.setattr(fcntl, "flock", first(turn, fcntl.flock))
+    if how == "import":
+        with pytest.raises(Conflict):
+            ImportFolder(path)
+    elif how == "sweep":
+        sweep(tmp_path, now=time.time() + 8 * 86400)
+    else:
+        assert remove_parts(tmp_path, dry_run=False) == ([], 0)
+    assert began[0].part(FILE.path).stat().st_size == 100_000
+    began[0].on_durable(FILE, 100_000)
+    began[0].close()
+
+
+@pytest.mark.parametrize("how", ["sweep", "prune", "discard"])
+def test_an_import_that_begins_during_a_deletion_has_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    path = tmp_path / INTERRUPTED
+    old = begun(path)
+    if how != "discard":
+        old.close()
+    began: list[ImportFolder] = []
+
+    def begin_in(folder: Path) -> None:
+        (folder / "lock").unlink()
+        began.append(ImportFolder(path))
+        assert began[0].durable(FILE) == 0, "it took the dying journal for its own"
+        began[0].part(FILE.path).write_bytes(bytes(100_000))
+
+    rmtree = shutil.rmtree
+
+    def dying(folder: Path, ignore_errors: bool = False) -> None:
+        begin_in(folder)
+        rmtree(folder, ignore_errors)
+
+    monkeypatch.setattr(shutil, "rmtree", dying)
+    if how == "discard":
+        old.discard()
+    elif how == "sweep":
+        sweep(tmp_path, now=time.time() + 8 * 86400)
+    else:
+        names, freed = remove_parts(tmp_path, dry_run=False)
+        assert len(names) == 1
+        assert freed >= 100_000
+    assert [folder.name for folder in tmp_path.iterdir()] == [INTERRUPTED]
+    assert began[0].part(FILE.path).stat().st_size == 100_000
+    began[0].close()
