@@ -126,9 +126,11 @@ class Housekeeping:
             result = await pools.WORK.run(
                 store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
             )
-        parts, freed = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
+        parts = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
         result = result._replace(
-            removed=[*result.removed, *parts], bytes_freed=result.bytes_freed + freed
+            removed=[*result.removed, *parts.removed],
+            kept=[*result.kept, *parts.kept],
+            bytes_freed=result.bytes_freed + parts.bytes_freed,
         )
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)

@@ -175,16 +175,16 @@ class LocalCache:
         """Free the space of models without a name, and of interrupted imports; with `everything`, of all models."""
         from p2pcache.io.imports.import_folder import FOLDER, remove_parts
 
-        parts, freed = remove_parts(self._path / FOLDER, dry_run=dry_run)
+        parts = remove_parts(self._path / FOLDER, dry_run=dry_run)
         if not self._store:
-            return {
-                "removed": parts, "bytes_freed": freed, "kept": [], "unsure": "", "dry_run": dry_run,
-            }  # fmt: skip
+            return {**parts._asdict(), "unsure": "", "dry_run": dry_run}
         due = [known.digest for known in self._store.models() if everything or not known.tags]
         users = _users(self._store, due)
         pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
         pruned = pruned._replace(
-            removed=[*pruned.removed, *parts], bytes_freed=pruned.bytes_freed + freed
+            removed=[*pruned.removed, *parts.removed],
+            kept=[*pruned.kept, *parts.kept],
+            bytes_freed=pruned.bytes_freed + parts.bytes_freed,
         )
         return {**pruned._asdict(), "dry_run": dry_run}
 

@@ -69,7 +69,8 @@ class Pruned(NamedTuple):
 
     removed: list[str]  # for people
     bytes_freed: int  # of disk
-    kept: list[str]  # in use by other processes: model and process, for people
+    # In use by other processes, or refused by the disk: the model or import, and the process or reason, for people.
+    kept: list[str]
     unsure: str  # why more of them may be in use, for people; "": none is
 
 

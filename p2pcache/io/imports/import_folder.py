@@ -21,11 +21,13 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
 
 from p2pcache.core.format.manifest import File
+from p2pcache.core.units import counted
 from p2pcache.errors import Conflict
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.origins.retry import Abandoned
@@ -51,6 +53,14 @@ class _Line(msgspec.Struct, omit_defaults=True):
     lengths: list[int] = []
     digests: str = ""
     sha256: str = ""
+
+
+class RemovedParts(NamedTuple):
+    """What `remove_parts` has done, or would do."""
+
+    removed: list[str]  # folders, for people
+    kept: list[str]  # those that the disk didn't let us look into or delete, and why, for people
+    bytes_freed: int  # of disk
 
 
 class ImportFolder:
@@ -203,39 +213,46 @@ def sweep(parent: Path, now: float | None = None) -> None:
                     shutil.rmtree(_renamed(folder))
 
 
-def remove_parts(parent: Path, *, dry_run: bool) -> tuple[list[str], int]:
+def remove_parts(parent: Path, *, dry_run: bool) -> RemovedParts:
     """Delete the folders of imports that were interrupted and have kept bytes; imports that run are left alone.
 
     A folder without bytes stays: what it knows saves the next try from reading them, and costs next to nothing.
-
-    Returns:
-        The folders for people; bytes of disk that they had.
     """
     removed: list[str] = []
+    kept: list[str] = []
     freed = 0
     for folder in sorted(parent.iterdir()) if parent.is_dir() else ():
-        with _quietly():
+        known = f"interrupted import {folder.name[:32]}"
+        try:
             if _DYING.fullmatch(folder.name):
-                count, size = _parts(folder)
+                said, size = _parts(folder)
                 if not dry_run:
                     shutil.rmtree(folder)
             elif _OURS.fullmatch(folder.name):
                 with _locked(folder):
-                    count, size = _parts(folder)
+                    said, size = _parts(folder)
                     if size and not dry_run:
                         shutil.rmtree(_renamed(folder))
             else:
                 continue
-            if size:
-                removed.append(f"interrupted import {folder.name[:32]} ({count} files)")
-                freed += size
-    return removed, freed
+        except (BlockingIOError, FileNotFoundError, NotADirectoryError):
+            continue  # it runs, or is gone, or is no folder of an import
+        except OSError as error:
+            kept.append(f"{known} ({(error.strerror or str(error)).lower()})")
+            continue
+        if size:
+            removed.append(f"{known} ({said})")
+            freed += size
+    return RemovedParts(removed, kept, freed)
 
 
-def _parts(folder: Path) -> tuple[int, int]:
-    """How many files' bytes are kept, and what they take of the disk."""
+def _parts(folder: Path) -> tuple[str, int]:
+    """What bytes are kept, for people, and what they take of the disk."""
     blocks = [part.stat().st_blocks for part in folder.glob("*.part")]
-    return len(blocks), 512 * sum(blocks)
+    said = counted(len(blocks), "file")
+    with suppress(OSError, msgspec.MsgspecError), (folder / _JOURNAL).open("rb") as journal:
+        said += f", from {msgspec.json.decode(journal.readline(), type=_Line).key}"
+    return said, 512 * sum(blocks)
 
 
 def _take_lock(folder: Path, flags: int = 0) -> int:
@@ -268,14 +285,6 @@ def _locked(folder: Path) -> Iterator[None]:
 def _renamed(folder: Path) -> Path:
     """Give a folder, whose lock we have, a name by which no import looks for it."""
     return folder.rename(folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone"))
-
-
-@contextmanager
-def _quietly() -> Iterator[None]:
-    try:
-        yield
-    except OSError:
-        return
 
 
 def _named(file: SourceFile) -> SourceFile:

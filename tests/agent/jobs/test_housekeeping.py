@@ -105,7 +105,7 @@ async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> 
         assert (await prune(app))["removed"] == [], "it runs"
         folder.close()
         told = await prune(app)
-        assert told["removed"] == ["interrupted import " + "abc0" * 8 + " (1 files)"]
+        assert told["removed"] == ["interrupted import " + "abc0" * 8 + " (1 file)"]
         assert told["bytes_freed"] >= 100_000
         assert not folder.path.exists()
 

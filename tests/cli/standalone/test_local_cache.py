@@ -61,7 +61,7 @@ def test_prune_removes_what_an_interrupted_import_left(
     folder.part("weights.bin").write_bytes(bytes(100_000))
     folder.close()
     planned = run("prune", "--dry-run", "--cache-dir", cache).stdout
-    assert planned.startswith("would remove interrupted import " + "abc0" * 8 + " (1 files)\n")
+    assert planned.startswith("would remove interrupted import " + "abc0" * 8 + " (1 file)\n")
     assert folder.path.exists()
     assert "removed interrupted import abc0" in run("prune", "--cache-dir", cache).stdout
     assert not folder.path.exists()

@@ -1,6 +1,8 @@
 """Folders of imports are deleted only while nobody has them, and as a whole."""
 
+import errno
 import fcntl
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -9,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import Conflict
-from p2pcache.io.imports.import_folder import ImportFolder, remove_parts, sweep
+from p2pcache.io.imports.import_folder import ImportFolder, RemovedParts, remove_parts, sweep
 from p2pcache.io.sources.base import SourceFile
 
 FILE = SourceFile("0.bin", "m/0.bin", 200_000, "v1")
+NOTHING = RemovedParts([], [], 0)
 RUNNING, INTERRUPTED, JOURNAL, GONE = (digit * 32 for digit in "0123")
 
 
@@ -50,17 +53,18 @@ def test_parts_of_an_interrupted_import_can_be_removed(tmp_path: Path) -> None:
     planned = remove_parts(tmp_path, dry_run=True)
     assert (tmp_path / INTERRUPTED).exists()
     assert planned == remove_parts(tmp_path, dry_run=False)
-    names, freed = planned
-    assert names == [f"interrupted import {INTERRUPTED} (1 files)"]
+    names, kept, freed = planned
+    assert names == [f"interrupted import {INTERRUPTED} (1 file, from m/0.bin)"]
+    assert kept == []
     assert freed >= 100_000
     assert {folder.name for folder in tmp_path.iterdir()} == {RUNNING, JOURNAL}
-    assert remove_parts(tmp_path / "nothing", dry_run=False) == ([], 0)
+    assert remove_parts(tmp_path / "nothing", dry_run=False) == NOTHING
     running.close()
 
 
 def test_folders_that_are_not_ours_stay(tmp_path: Path) -> None:
     theirs = interrupted(tmp_path / "holiday")
-    assert remove_parts(tmp_path, dry_run=False) == ([], 0)
+    assert remove_parts(tmp_path, dry_run=False) == NOTHING
     sweep(tmp_path, now=time.time() + 8 * 86400)
     assert len(list(theirs.iterdir())) == 3
 
@@ -80,10 +84,33 @@ def test_a_deletion_that_was_killed_is_ended(tmp_path: Path, how: str) -> None:
     if how == "sweep":
         sweep(tmp_path)
     else:
-        assert remove_parts(tmp_path, dry_run=True)[0] == [f"interrupted import {GONE} (1 files)"]
+        planned = remove_parts(tmp_path, dry_run=True)
+        assert planned.removed == [f"interrupted import {GONE} (1 file, from m/0.bin)"]
         assert half.exists()
-        assert remove_parts(tmp_path, dry_run=False)[1] >= 100_000
+        assert remove_parts(tmp_path, dry_run=False).bytes_freed >= 100_000
     assert not half.exists()
+
+
+@pytest.mark.parametrize("call", ["open", "rename"])
+def test_what_the_disk_refuses_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The lock of another user's import, for example."""
+    interrupted(tmp_path / INTERRUPTED)
+    (tmp_path / JOURNAL).touch()
+    (tmp_path / GONE).mkdir()
+    plain = getattr(os, call)
+
+    def refused(path: str, *rest: int, **more: int) -> object:
+        if INTERRUPTED in str(path) and "jsonl" not in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return plain(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refused)
+        told = remove_parts(tmp_path, dry_run=False)
+    assert told == ([], [f"interrupted import {INTERRUPTED} (permission denied)"], 0)
+    assert remove_parts(tmp_path, dry_run=False).bytes_freed >= 100_000
 
 
 @pytest.mark.parametrize("how", ["sweep", "prune", "import"])
@@ -106,7 +133,7 @@ def test_an_import_ends_and_the_next_begins_before_its_lock_is_taken(
     elif how == "sweep":
         sweep(tmp_path, now=time.time() + 8 * 86400)
     else:
-        assert remove_parts(tmp_path, dry_run=False) == ([], 0)
+        assert remove_parts(tmp_path, dry_run=False) == NOTHING
     assert began[0].part(FILE.path).stat().st_size == 100_000
     began[0].on_durable(FILE, 100_000)
     began[0].close()
@@ -140,7 +167,7 @@ def test_an_import_that_begins_during_a_deletion_has_a_folder_of_its_own(
     elif how == "sweep":
         sweep(tmp_path, now=time.time() + 8 * 86400)
     else:
-        names, freed = remove_parts(tmp_path, dry_run=False)
+        names, _, freed = remove_parts(tmp_path, dry_run=False)
         assert len(names) == 1
         assert freed >= 100_000
     assert [folder.name for folder in tmp_path.iterdir()] == [INTERRUPTED]
