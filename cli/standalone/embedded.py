@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
+import msgspec
+
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.standalone.local_cache import cache_lock
 from p2pcache.cli.support.background import patience_said
@@ -25,7 +27,7 @@ from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
-from p2pcache.io.sources.settings import read_sources
+from p2pcache.io.sources.settings import SourceSettings, read_sources
 
 if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
@@ -63,8 +65,8 @@ def pull_alone(
     else:  # events and errors say all that the user must know; log lines would tear the bar
         logging.getLogger("p2pcache").addHandler(logging.NullHandler())
     cache = cache_dir(loaded.settings)
-    with cache_lock(cache), _private_folder(cache) as private:
-        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
+    with cache_lock(cache):
+        settings = agent_settings(loaded, dict(os.environ))
         if not (settings.tracker or options.include or options.exclude or options.hold):
             from p2pcache.cli.standalone.cached_pull import from_cache
 
@@ -78,16 +80,16 @@ def pull_alone(
             if cached is not None:
                 yield cached, _leave
                 return
-        from p2pcache.agent.embedded import run_embedded, run_lone
-
         sources = read_sources(loaded.file, os.environ)
         if not settings.tracker and not options.url:
+            from p2pcache.agent.embedded import run_lone
+
             with _ready(run_lone(settings, sources), ref, quiet=quiet) as pulling:
                 given = options._asdict()
                 del given["url"]
                 yield pulling(ref, **given), _leave
             return
-        with _ready(run_embedded(settings, sources), ref, quiet=quiet) as socket:
+        with _ready(_with_socket(settings, sources), ref, quiet=quiet) as socket:
             client = AgentClient(f"unix://{socket}")
 
             def linger(digest: str) -> None:
@@ -123,12 +125,9 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
         P2PCacheError: the agent can't start.
     """
     logging.getLogger("p2pcache").addHandler(logging.NullHandler())
-    cache = cache_dir(loaded.settings)
-    with cache_lock(cache), _private_folder(cache) as private:
-        settings = agent_settings(loaded, private / "agent.sock", dict(os.environ))
-        from p2pcache.agent.embedded import run_embedded
-
-        with run_embedded(settings, read_sources(loaded.file, os.environ)) as socket:
+    with cache_lock(cache_dir(loaded.settings)):
+        settings = agent_settings(loaded, dict(os.environ))
+        with _with_socket(settings, read_sources(loaded.file, os.environ)) as socket:
             client = AgentClient(f"unix://{socket}")
             if settings.tracker:
                 _wait_for_tracker(client)
@@ -137,6 +136,17 @@ def agent_alone(loaded: Loaded) -> Iterator[AgentClient]:
 
 def _trouble(opened: "list[OriginRepo]") -> str:
     return str(opened[0].trouble or "") if opened else ""
+
+
+@contextmanager
+def _with_socket(settings: AgentSettings, sources: dict[str, SourceSettings]) -> Iterator[str]:
+    """As `run_embedded`, with a socket in a folder of its own."""
+    from p2pcache.agent.embedded import run_embedded
+
+    with _private_folder(Path(settings.cache_dir)) as private:
+        placed = msgspec.structs.replace(settings, socket=str(private / "agent.sock"))
+        with run_embedded(placed, sources) as socket:
+            yield socket
 
 
 @contextmanager
@@ -189,12 +199,11 @@ def _leave(_digest: str) -> None:
     """Leave at once: no other node can ask us for anything."""
 
 
-def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> AgentSettings:
-    """Return the settings of the embedded agent: the client's, and [agent] where the client has none.
+def agent_settings(loaded: Loaded, environ: dict[str, str]) -> AgentSettings:
+    """Return the settings of the embedded agent, without a socket: the client's, and [agent] where it has none.
 
     Args:
         loaded: the client's settings.
-        socket: path of the agent's socket.
         environ: the environment.
 
     Raises:
@@ -202,7 +211,7 @@ def agent_settings(loaded: Loaded, socket: Path, environ: dict[str, str]) -> Age
     """
     own = loaded.settings
     flags: dict[str, Any] = {
-        "cache_dir": str(cache_dir(own)), "socket": str(socket), "client_socket": "", "advertise": "",
+        "cache_dir": str(cache_dir(own)), "socket": "", "client_socket": "", "advertise": "",
         "origin": own.origin or None, "tracker": own.tracker or None, "listen": _ALONE_LISTEN,
         "role": "client",  # it leaves soon: nothing is to be kept on it
     }  # fmt: skip

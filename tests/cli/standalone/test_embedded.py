@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from loadtest.kit.daemons import wait_until
-from p2pcache.cli.standalone.embedded import agent_settings
+from p2pcache.cli.standalone import embedded
+from p2pcache.cli.standalone.embedded import agent_alone, agent_settings
 from p2pcache.errors import UsageError
 from tests.cli.conftest import Run
 from tests.cli.loaded_settings import loaded
 from tests.cli.standalone.model_kit import make_removable, same
 
-SOCKET = Path("/run/x.sock")
-
 
 def test_alone_it_listens_on_loopback_only() -> None:
     settings = agent_settings(
-        loaded(origin="s3://b", cache_dir="/c"), SOCKET, {"P2PCACHE_LISTEN": "0.0.0.0:7401"}
+        loaded(origin="s3://b", cache_dir="/c"), {"P2PCACHE_LISTEN": "0.0.0.0:7401"}
     )
     assert (settings.listen, settings.cache_dir, settings.origin, settings.tracker) == (
         "127.0.0.1:0",
@@ -32,24 +31,29 @@ def test_alone_it_listens_on_loopback_only() -> None:
 
 def test_a_member_needs_the_cluster_key() -> None:
     with pytest.raises(UsageError, match="P2PCACHE_CLUSTER_KEY_FILE"):
-        agent_settings(loaded(tracker="http://t:7400"), SOCKET, {})
-    member = agent_settings(
-        loaded(tracker="http://t:7400"), SOCKET, {"P2PCACHE_CLUSTER_KEY_FILE": "/key"}
-    )
+        agent_settings(loaded(tracker="http://t:7400"), {})
+    member = agent_settings(loaded(tracker="http://t:7400"), {"P2PCACHE_CLUSTER_KEY_FILE": "/key"})
     assert (member.listen, member.tracker) == ("0.0.0.0:0", "http://t:7400")
     assert member.role == "client", "nothing is to be kept on a node that leaves soon"
 
 
 def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    settings = agent_settings(loaded(tracker="http://t:7400", origin="s3://b"), SOCKET, {})
+    settings = agent_settings(loaded(tracker="http://t:7400", origin="s3://b"), {})
     assert (settings.listen, settings.tracker) == ("127.0.0.1:0", "")
     assert "working alone" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_on_one_machine_no_key_is_needed(host: str) -> None:
-    settings = agent_settings(loaded(tracker=f"http://{host}:7400"), SOCKET, {})
+    settings = agent_settings(loaded(tracker=f"http://{host}:7400"), {})
     assert (settings.listen, settings.tracker) == ("127.0.0.1:0", f"http://{host}:7400")
+
+
+def test_a_lone_pull_makes_no_folder_for_a_socket(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_private_folder", None)
+    assert same(model, Path(run("pull", "team/m:v1").stdout.strip()))
 
 
 def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -> None:
@@ -77,4 +81,6 @@ def test_a_pull_works_in_a_cache_too_deep_for_a_socket(
     deep = tmp_path / ("d" * 100)
     result = run("pull", "team/m:v1", "--cache-dir", deep)
     assert result.exit_code == 0, result.exception
+    with agent_alone(loaded(origin=(tmp_path / "o").as_uri(), cache_dir=str(deep))) as own:
+        assert own.models()
     assert not (deep / "command").exists()
