@@ -45,15 +45,15 @@ class Presigned:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, _Signed] = OrderedDict()
         self._refused = 0  # refusals in a row
-        self._doubted: set[str] = set()  # refused by URL, and botocore's answer isn't there yet
+        # Objects refused by URL, and the thread that was: botocore's answer to it isn't there yet.
+        self._doubted: dict[str, int] = {}
         # The client by whose URLs other objects are asked for at once; None: botocore asks first.
         self._trusted: Any = None
 
     def learn(self, client: Any, key: str) -> None:
         """Sign a URL for an object that botocore has just read without trouble."""
         with self._lock:
-            if key in self._doubted:
-                self._doubted.remove(key)
+            if self._doubted.pop(key, None) is not None:
                 self._refused += 1
             if self._refused >= REFUSALS or key in self._known:
                 return
@@ -80,7 +80,9 @@ class Presigned:
             FOREIGN: as botocore has it.
         """
         with self._lock:
-            self._doubted.discard(key)  # of an object that was missing then
+            # Botocore was refused, too: the object was missing. The doubts of other reads, which run, stay.
+            if self._doubted.get(key) == threading.get_ident():
+                del self._doubted[key]
             signed, trusted = self._known.get(key), self._trusted
         if signed is None:
             if trusted is not client:
@@ -107,8 +109,8 @@ class Presigned:
         self._forget(key)
         with self._lock:
             if len(self._doubted) >= KEPT:
-                self._doubted.pop()
-            self._doubted.add(key)
+                self._doubted.popitem()
+            self._doubted[key] = threading.get_ident()
             self._trusted = None
         return None
 

@@ -1,7 +1,9 @@
 """Ranged reads by a presigned URL: botocore asks first and whenever one is refused, and no URL is ever shown."""
 
 import logging
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -150,6 +152,31 @@ def test_a_storage_that_takes_no_urls_is_asked_by_botocore_alone(
             False,
         ]
         origin.close()
+
+
+def test_reads_beside_each_other_do_not_hide_refusals() -> None:
+    """A read that begins before botocore has answered the one whose URL was refused."""
+    asked: list[object] = []
+
+    def send(request: object) -> SimpleNamespace:
+        asked.append(request)
+        raw = SimpleNamespace(read=lambda _size: b"", close=lambda: None)
+        return SimpleNamespace(status_code=400, headers={}, raw=raw)
+
+    client = SimpleNamespace(
+        generate_presigned_url=lambda *_, **__: "http://storage/big?X-Amz",
+        _endpoint=SimpleNamespace(http_session=SimpleNamespace(send=send)),
+    )
+    urls = presigned.Presigned("bucket")
+    urls.learn(client, KEY)
+    for _ in range(8):
+        assert urls.get(client, KEY, 0, 3) is None
+        beside = threading.Thread(target=urls.get, args=(client, KEY, 0, 3))
+        beside.start()
+        beside.join()
+        urls.learn(client, KEY)
+        urls.learn(client, KEY)
+    assert len(asked) == presigned.REFUSALS
 
 
 def test_a_url_is_never_shown(keys: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
