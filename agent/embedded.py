@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import queue
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from typing import Any
 
@@ -15,10 +15,12 @@ from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import Lost, P2PCacheError
 from p2pcache.io.sources.settings import SourceSettings
 
-ENDED = "the agent of this command has ended; run the command again"
-
 Pulling = Callable[..., Generator[dict[str, Any], None, None]]
 """From a ref and the options of `LoneAgent.pull_events` to the events of a pull, as a client of the API gets them."""
+
+LOOK_S = 0.5  # between two looks whether the agent still lives, while nothing comes
+_ENDED = "the agent of this command has ended"
+_Came = dict[str, Any] | BaseException | None  # an event, why there are no more, or None at the end
 
 
 @contextmanager
@@ -93,22 +95,21 @@ def _on_a_thread(
     try:
         yield loop
     finally:
-        died = not thread.is_alive()
         with contextlib.suppress(RuntimeError):  # the loop has ended with an error, which follows
             loop.call_soon_threadsafe(stop.set)
         thread.join()
         for error in trouble:
             if isinstance(error, P2PCacheError):
                 raise error
-            if died:
-                raise Lost(ENDED) from error
+            why = f"{_ENDED}: {type(error).__name__}: {error}"
+            raise Lost(f"{why}; run the command again") from error
 
 
 def _events(
     loop: asyncio.AbstractEventLoop, begin: Callable[[], Events]
 ) -> Generator[dict[str, Any], None, None]:
     """What `begin` yields on the loop; closing the iterator closes it there."""
-    came: queue.SimpleQueue[dict[str, Any] | BaseException | None] = queue.SimpleQueue()
+    came: queue.SimpleQueue[_Came] = queue.SimpleQueue()
 
     async def feed() -> None:
         try:
@@ -125,15 +126,38 @@ def _events(
     work = feed()
     try:
         feeding = asyncio.run_coroutine_threadsafe(work, loop)
-    except RuntimeError:
+    except RuntimeError:  # the loop is closed
         work.close()
-        raise Lost(ENDED) from None
-    # Whatever ends it wakes the reader; of all that came only the first end is read.
-    feeding.add_done_callback(lambda _: came.put(Lost(ENDED)))
+        raise _ended() from None
     try:
-        while (event := came.get()) is not None:
+        while (event := _next(came, loop, work)) is not None:
             if isinstance(event, BaseException):
                 raise event
             yield event
     finally:
-        feeding.cancel()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            feeding.cancel()
+
+
+def _next(
+    came: "queue.SimpleQueue[_Came]", loop: asyncio.AbstractEventLoop,
+    work: Coroutine[Any, Any, None],
+) -> _Came:  # fmt: skip
+    """What came next. A loop that closes before `work` has begun puts nothing there.
+
+    Raises:
+        Lost: the loop has closed, and nothing more comes.
+    """
+    closed = False
+    while True:
+        try:
+            return came.get(timeout=LOOK_S)
+        except queue.Empty:
+            if closed:
+                work.close()
+                raise _ended() from None
+            closed = loop.is_closed()
+
+
+def _ended() -> Lost:
+    return Lost(f"{_ENDED}; run the command again")
