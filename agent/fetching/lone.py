@@ -5,7 +5,6 @@ It has no API, so that it starts in a third of the time of a whole agent.
 
 import contextlib
 import random
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -27,8 +26,6 @@ from p2pcache.io.peers.protocol.limits import TokenBucket
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Sources
 from p2pcache.io.tasks import Tasks
-
-_LISTEN = ("127.0.0.1", 0)  # the swarms need a network; nobody has its key
 
 
 class _Said:
@@ -56,8 +53,7 @@ class LoneAgent:
         store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)
         store.limits = limits_of(settings, store)
         node, disk = store.node_id, TokenBucket(settings.disk_bytes_per_s)
-        secret = Secret(secrets.token_bytes(32))
-        net = PeerNet(node=node, secret=secret, uploads=UploadSettings(), disk=disk)
+        net = PeerNet(node=node, secret=Secret(b""), uploads=UploadSettings(), disk=disk)
         origin = OriginReads(settings.origin_bytes_per_s, disk, Sources(sources or {}))
         self._context = AgentContext(
             settings, node, store, net, None, origin, Tasks(), random.Random(node), disk=disk
@@ -72,7 +68,7 @@ class LoneAgent:
         context = self._context
         try:
             async with context.tasks:
-                await context.net.start(*_LISTEN)
+                context.net.start_alone()
                 context.usage = await pools.STEPS.run(context.store.usage)
                 await pools.STEPS.run(self._fetching.far_sites.start)
                 await self._opener.use(context.settings.origin)

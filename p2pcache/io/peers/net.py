@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -124,6 +125,14 @@ class PeerNet:
         """
         sock = await bind(host, port)
         bound = sock.getsockname()
+        self._begin(sock, self._advertise or join(bound[0], bound[1])).listener.start()
+        return str(bound[0]), int(bound[1])
+
+    def start_alone(self) -> None:
+        """Start without a port: no node can reach us, and nobody else on this host."""
+        self._begin(socket.socket(socket.AF_UNIX), self._advertise)  # it never listens
+
+    def _begin(self, sock: socket.socket, advertise: str) -> _Parts:
         loop = asyncio.get_running_loop()
         inbox = Inbox(loop)
         threads = min(MAX_THREADS, max(2, os.cpu_count() or 2))
@@ -132,16 +141,15 @@ class PeerNet:
         uploads = Uploads(self._upload_settings, inbox, self._up)
         hub = Hub(
             node=self._node, secret=self._secret, limits=self._limits, loop=loop, inbox=inbox,
-            advertise=self._advertise or join(bound[0], bound[1]),
+            advertise=advertise,
             receiver=ReceiveLoop(inbox, parser, threads=threads, down=self._down, disk=self._disk),
             reader=ControlReader(inbox, parser), load=lambda: uploads.told_load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
         uploads.on_ended = hub.on_upload_ended
-        self._started = _Parts(hub, uploads, writers, listener, liveness)
-        listener.start()
+        self._started = parts = _Parts(hub, uploads, writers, listener, liveness)
         liveness.start()
-        return str(bound[0]), int(bound[1])
+        return parts
 
     async def stop(self, *, drain_s: float = 0.0) -> None:
         """Accept no more, let uploads finish for up to `drain_s`, say BYE, close everything."""
