@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dead
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
-# The key, the addresses of a few names, all trackers at once, then the active one that they name.
-ALL_S = LOCAL_S + 3 * host_facts.LOOK_UP_S + 2 * REMOTE_S
+# The key beside all names, then all trackers at once, then the active one that they name.
+ALL_S = LOCAL_S + 2 * REMOTE_S + 1
 FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 
@@ -160,6 +160,7 @@ def _trackers(settings: AgentSettings) -> SeenTrackers:
     reading: DeadlineThread[Secret | Trouble] = _errand(
         lambda: _read_key(settings.cluster_key_file), "the cluster key"
     )
+    names = [(url, _errand(partial(probe.addresses_of, url), url)) for url in urls]
     key = _result_or(reading, lambda why: why)
 
     def look(targets: Iterable[Target]) -> dict[str, _Seen]:
@@ -172,7 +173,9 @@ def _trackers(settings: AgentSettings) -> SeenTrackers:
             for name, errand in errands.items()
         }
 
-    seen = look(Target(url, address) for url in urls for address in probe.addresses_of(url))
+    seen = look(
+        Target(url, address) for url, name in names for address in _result_or(name, lambda _: [""])
+    )
     found = node_facts.Trackers({name: one.fact for name, one in seen.items()})
     if not found.active and found.named and found.named not in urls:
         seen |= look([Target(found.named)])

@@ -112,7 +112,7 @@ class Trackers(NamedTuple):
     def active(self) -> bool:
         """Whether one of them is active: it says so, or is the only one and doesn't say what it is."""
         found = [one for one in self.each.values() if isinstance(one, Tracker)]
-        alone = len(found) == len(self.each) and len({one.url for one in found}) == 1
+        alone = len({name.partition(" ")[0] for name in self.each}) == 1
         words = ("active", "") if alone else ("active",)
         return any(one.role in words for one in found)
 

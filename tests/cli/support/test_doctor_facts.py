@@ -12,6 +12,7 @@ import pytest
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support import doctor_facts
 from p2pcache.core.host.node_facts import Trackers
+from p2pcache.errors import Unreachable
 from p2pcache.io.host import probe
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -58,3 +59,24 @@ def test_each_address_of_a_trackers_name_is_asked_once(monkeypatch: pytest.Monke
     tracker = facts["tracker"]
     assert isinstance(tracker, Trackers)
     assert list(tracker.each) == [f"{url} ({address})" for address in ADDRESSES]
+
+
+def test_the_names_of_all_trackers_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, slow DNS took the time in which the trackers were to answer."""
+    urls = [f"http://t{number}.example:7400" for number in range(4)]
+    all_ask = threading.Barrier(len(urls), timeout=2.0)
+
+    def addresses_of(_url: str) -> list[str]:
+        all_ask.wait()
+        return [""]
+
+    def away(*_: object) -> float:
+        raise Unreachable("away")
+
+    monkeypatch.setattr(probe, "addresses_of", addresses_of)
+    monkeypatch.setattr(probe, "ask", lambda *_: probe.Told())
+    monkeypatch.setattr(probe, "join", away)
+    found = doctor_facts._trackers(AgentSettings(tracker=",".join(urls))).fact
+    assert not all_ask.broken
+    assert isinstance(found, Trackers)
+    assert list(found.each) == urls

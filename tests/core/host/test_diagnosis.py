@@ -121,6 +121,11 @@ def test_a_tracker_that_says_no_role_is_active_only_if_it_is_alone() -> None:
     lost = nf.Trouble(8, "tracker http://t1:7400 is not reachable: no; check the host")
     assert [line[:2] for line in trackers(silent)] == [("ok", 0)]
     assert [line[:2] for line in trackers(silent, lost)] == [("ok", 0), ("fail", 8)]
+    addresses: dict[str, nf.Tracker | nf.Trouble] = {
+        f"http://t0:7400 ({one})": nf.Tracker(f"http://t0:7400 ({one})", 0.01)
+        for one in ("10.0.0.1", "10.0.0.2")
+    }
+    assert nf.Trackers(addresses).active, "one name"
     active = nf.Tracker("http://t2:7400", 0.01, "active")
     assert trackers(silent, lost, active)[1][:2] == ("warn", 0)
 
