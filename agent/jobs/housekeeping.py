@@ -127,11 +127,7 @@ class Housekeeping:
                 store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
             )
         parts = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
-        result = result._replace(
-            removed=[*result.removed, *parts.removed],
-            kept=[*result.kept, *parts.kept],
-            bytes_freed=result.bytes_freed + parts.bytes_freed,
-        )
+        result = result.plus(parts)
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
         return result

@@ -177,16 +177,11 @@ class LocalCache:
 
         parts = remove_parts(self._path / FOLDER, dry_run=dry_run)
         if not self._store:
-            return {**parts._asdict(), "unsure": "", "dry_run": dry_run}
+            return {**parts._asdict(), "dry_run": dry_run}
         due = [known.digest for known in self._store.models() if everything or not known.tags]
         users = _users(self._store, due)
         pruned = self._store.prune(dry_run=dry_run, all_unused=everything, users=users)
-        pruned = pruned._replace(
-            removed=[*pruned.removed, *parts.removed],
-            kept=[*pruned.kept, *parts.kept],
-            bytes_freed=pruned.bytes_freed + parts.bytes_freed,
-        )
-        return {**pruned._asdict(), "dry_run": dry_run}
+        return {**pruned.plus(parts)._asdict(), "dry_run": dry_run}
 
     def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:
         """Evict one model, or the least valuable ones until the cache has at most `to_bytes`."""

@@ -71,7 +71,14 @@ class Pruned(NamedTuple):
     bytes_freed: int  # of disk
     # In use by other processes, or refused by the disk: the model or import, and the process or reason, for people.
     kept: list[str]
-    unsure: str  # why more of them may be in use, for people; "": none is
+    unsure: str = ""  # why more of them may be in use, for people; "": none is
+
+    def plus(self, other: "Pruned") -> "Pruned":
+        """The result of both."""
+        return Pruned(
+            [*self.removed, *other.removed], self.bytes_freed + other.bytes_freed,
+            [*self.kept, *other.kept], self.unsure or other.unsure,
+        )  # fmt: skip
 
 
 class Usage(NamedTuple):

@@ -21,7 +21,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from blake3 import blake3
@@ -30,6 +29,7 @@ from p2pcache.core.format.manifest import File
 from p2pcache.core.units import counted
 from p2pcache.errors import Conflict
 from p2pcache.io.disk.disk import disk_errors
+from p2pcache.io.disk.store_info import Pruned
 from p2pcache.io.origins.retry import Abandoned
 from p2pcache.io.sources.base import SourceFile
 
@@ -53,14 +53,6 @@ class _Line(msgspec.Struct, omit_defaults=True):
     lengths: list[int] = []
     digests: str = ""
     sha256: str = ""
-
-
-class RemovedParts(NamedTuple):
-    """What `remove_parts` has done, or would do."""
-
-    removed: list[str]  # folders, for people
-    kept: list[str]  # those that the disk didn't let us look into or delete, and why, for people
-    bytes_freed: int  # of disk
 
 
 class ImportFolder:
@@ -213,7 +205,7 @@ def sweep(parent: Path, now: float | None = None) -> None:
                     shutil.rmtree(_renamed(folder))
 
 
-def remove_parts(parent: Path, *, dry_run: bool) -> RemovedParts:
+def remove_parts(parent: Path, *, dry_run: bool) -> Pruned:
     """Delete the folders of imports that were interrupted and have kept bytes; imports that run are left alone.
 
     A folder without bytes stays: what it knows saves the next try from reading them, and costs next to nothing.
@@ -243,7 +235,7 @@ def remove_parts(parent: Path, *, dry_run: bool) -> RemovedParts:
         if size:
             removed.append(f"{known} ({said})")
             freed += size
-    return RemovedParts(removed, kept, freed)
+    return Pruned(removed, freed, kept)
 
 
 def _parts(folder: Path) -> tuple[str, int]:

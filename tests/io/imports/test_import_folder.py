@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from p2pcache.errors import Conflict
-from p2pcache.io.imports.import_folder import ImportFolder, RemovedParts, remove_parts, sweep
+from p2pcache.io.disk.store_info import Pruned
+from p2pcache.io.imports.import_folder import ImportFolder, remove_parts, sweep
 from p2pcache.io.sources.base import SourceFile
 
 FILE = SourceFile("0.bin", "m/0.bin", 200_000, "v1")
-NOTHING = RemovedParts([], [], 0)
+NOTHING = Pruned([], 0, [])
 RUNNING, INTERRUPTED, JOURNAL, GONE = (digit * 32 for digit in "0123")
 
 
@@ -53,7 +54,7 @@ def test_parts_of_an_interrupted_import_can_be_removed(tmp_path: Path) -> None:
     planned = remove_parts(tmp_path, dry_run=True)
     assert (tmp_path / INTERRUPTED).exists()
     assert planned == remove_parts(tmp_path, dry_run=False)
-    names, kept, freed = planned
+    names, freed, kept, _ = planned
     assert names == [f"interrupted import {INTERRUPTED} (1 file, from m/0.bin)"]
     assert kept == []
     assert freed >= 100_000
@@ -109,7 +110,7 @@ def test_what_the_disk_refuses_is_said(
     with monkeypatch.context() as patch:
         patch.setattr(os, call, refused)
         told = remove_parts(tmp_path, dry_run=False)
-    assert told == ([], [f"interrupted import {INTERRUPTED} (permission denied)"], 0)
+    assert told == Pruned([], 0, [f"interrupted import {INTERRUPTED} (permission denied)"])
     assert remove_parts(tmp_path, dry_run=False).bytes_freed >= 100_000
 
 
@@ -117,7 +118,7 @@ def test_what_the_disk_refuses_is_said(
 def test_an_import_ends_and_the_next_begins_before_its_lock_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Who has opened the old lock gets it, of a folder that is gone."""
+    """A lock that was opened before is that of a folder that is gone."""
     path = tmp_path / RUNNING
     old = begun(path)
     began: list[ImportFolder] = []
@@ -167,7 +168,7 @@ def test_an_import_that_begins_during_a_deletion_has_a_folder_of_its_own(
     elif how == "sweep":
         sweep(tmp_path, now=time.time() + 8 * 86400)
     else:
-        names, _, freed = remove_parts(tmp_path, dry_run=False)
+        names, freed, _, _ = remove_parts(tmp_path, dry_run=False)
         assert len(names) == 1
         assert freed >= 100_000
     assert [folder.name for folder in tmp_path.iterdir()] == [INTERRUPTED]
