@@ -1,12 +1,10 @@
 """Which nodes of a cluster fetch a model before anybody asks for it, so that its copies lie far apart."""
 
-import heapq
 import random
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from p2pcache.core.membership.member_record import Place
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId
@@ -33,7 +31,7 @@ class ReplicaPlacement(NamedTuple):
 
 def choose(
     candidates: Mapping[NodeId, Node],
-    holders: Iterable[Node],
+    holders: Collection[Node],
     count: int,
     size_bytes: int,
     rng: random.Random,
@@ -44,46 +42,19 @@ def choose(
     most free disk; dice decide among equals. A node whose disk is too small comes last: it would refuse, but its answer
     tells an operator more than silence.
     """
-    sites: Counter[str] = Counter()
-    copies: Counter[Place] = Counter()
-    racks: dict[Place, list[tuple[bool, int, float, int]]] = {}  # the best node last
-
-    def add_copy(place: Place) -> None:
-        sites[place[0]] += 1
-        copies[place] += 1
-
-    def rank(place: Place) -> tuple[bool, int, int, float, Place]:
-        """Of a rack in its site; another rack's copies don't change it."""
-        small, used, dice, _ = racks[place][-1]
-        return small, copies[place], used, dice, place
-
-    for holder in holders:
-        add_copy(_place(holder))
-    for node, record in sorted(candidates.items()):
-        free = record.beat.free_bytes
-        racks.setdefault(_place(record), []).append((free < size_bytes, -free, rng.random(), node))
-    for nodes in racks.values():
-        nodes.sort(reverse=True)
-    heaps: dict[str, list[tuple[bool, int, int, float, Place]]] = {}  # racks of each site
-    for place in racks:
-        heaps.setdefault(place[0], []).append(rank(place))
-    for heap in heaps.values():
-        heapq.heapify(heap)
-    best = [(heap[0][0], sites[site], heap[0], site) for site, heap in heaps.items()]
-    heapq.heapify(best)
-    chosen: list[NodeId] = []
-    while best and len(chosen) < count:
-        site = heapq.heappop(best)[-1]
-        heap = heaps[site]
-        place = heapq.heappop(heap)[-1]
-        chosen.append(racks[place].pop()[-1])
-        add_copy(place)
-        if racks[place]:
-            heapq.heappush(heap, rank(place))
-        if heap:
-            heapq.heappush(best, (heap[0][0], sites[site], heap[0], site))
-    return chosen
+    free = {node: record.beat.free_bytes for node, record in sorted(candidates.items())}
+    dice = {node: rng.random() for node in free}
+    chosen = sorted(free, key=lambda n: (free[n] < size_bytes, -free[n], dice[n]))
+    for parts in (2, 1):  # nodes of a rack take turns, then those of a site
+        copies = Counter(_place(holder)[:parts] for holder in holders)
+        turns: dict[NodeId, tuple[bool, int]] = {}
+        for node in chosen:
+            place = _place(candidates[node])[:parts]
+            turns[node] = free[node] < size_bytes, copies[place]
+            copies[place] += 1
+        chosen.sort(key=turns.__getitem__)
+    return chosen[: max(0, count)]
 
 
-def _place(record: Node) -> Place:
+def _place(record: Node) -> tuple[str, ...]:
     return record.member.site, record.member.rack
