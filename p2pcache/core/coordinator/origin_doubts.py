@@ -48,17 +48,16 @@ class DoubtedRun:
 
     since: float
     accusers: Counter[NodeId] = field(default_factory=Counter)  # how often each read it wrong
-    right: set[NodeId] = field(default_factory=set)  # bearers that read it right
-    witness: WitnessReport | None = None  # None: the tracker is reading it
+    # Of the tracker, or of a node that read it right; None: the tracker is reading it.
+    witness: WitnessReport | None = None
 
 
 @dataclass(slots=True)
 class OddStorage:
     """A node whose own storage is odd, or whose word no other can confirm."""
 
-    stop: m.Stop  # it is told once that no other node reads what it lacks
-    wanted: RunSet
-    told: bool = False
+    stop: m.Stop  # it is told when no other node reads what it lacks
+    wanted: RunSet  # since it was told last
 
 
 class OriginDoubts:
@@ -90,52 +89,55 @@ class OriginDoubts:
             self._judge(run, now)
 
     def on_right_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
-        """A member has runs that it hadn't; told before the lease book hears of it."""
+        """A member has runs that it hadn't; told before the lease book hears of it. So storage has them."""
         for run in bitset.members(runs & bitset.of(self.runs) & self._book.leased):
             if self._book.leases[run].node == node:
                 del self.runs[run].accusers[node]  # its storage was mended meanwhile
-                self.runs[run].right.add(self._bearer(node))
+                self.runs[run].witness = WitnessReport.RIGHT
                 self._judge(run, now)
 
     def on_witness_report(
         self, node: NodeId, run: RunIndex, report: WitnessReport, now: float
     ) -> None:
         """The tracker has read a run itself, because of the word of this node."""
-        if run in self.runs:
-            self.runs[run].witness = report
+        doubt = self.runs.get(run)
+        if doubt is not None and doubt.witness is None:
+            doubt.witness = report
         if node not in self.odd:
             self._tell(node, f"the tracker {report.format(run)}")
         self._judge(run, now)
 
-    def credit(self, node: NodeId, credit: int, wanted: RunSet) -> int:
-        """How many leases a node gets that asks for so many, of these runs: none while its storage is odd."""
+    def credit(self, node: NodeId, credit: int, wanted: RunSet, now: float) -> int:
+        """How many leases a node gets that asks for so many, of these runs: none after a stop, or with odd storage.
+
+        A stop ends when no node wants any and a while has passed.
+        """
         if credit <= 0:
             self.on_pull_over(node)
-        odd = self.odd.get(node)
-        if odd is None:
-            return credit
-        odd.wanted = wanted
-        return 0
+            return 0
+        if self.stop is not None:
+            if len(self._book.readers) or now < self._stopped_at + STOP_S:
+                self._out.append(Send(node, self.stop))
+                return 0
+            # The origin may have been repaired; two wrong reads more tell if it wasn't.
+            self.stop = self._book.stopped = None
+            self.runs.clear()
+        if node in self.odd:
+            self.odd[node].wanted = wanted
+            return 0
+        return credit
 
     def on_pull_over(self, node: NodeId) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
         self.odd.pop(node, None)
 
-    def resume(self, now: float) -> bool:
-        """Whether leases flow (again): a stop ends when no node wants any and a while has passed."""
-        # The origin may have been repaired; two wrong reads more tell if it wasn't.
-        if not len(self._book.readers) and now >= self._stopped_at + STOP_S:
-            self.stop = self._book.stopped = None
-            self.runs.clear()
-        return self.stop is None
-
     def tell_hopeless(self) -> None:
-        """Tell the nodes of odd storage once that no other node reads what they lack."""
+        """Tell the nodes of odd storage that no other node reads what they lack."""
         if len(self._book.readers):
             return
         for node, odd in self.odd.items():
-            if not odd.told and odd.wanted & self._book.free:
-                odd.told = True
+            if odd.wanted & self._book.free:
+                odd.wanted = 0
                 self._out.append(Send(node, odd.stop))
 
     def _judge(self, run: RunIndex, now: float) -> None:
@@ -144,7 +146,7 @@ class OriginDoubts:
         if doubt is None or self.stop is not None:
             return
         bearers = {self._bearer(node) for node in doubt.accusers}
-        if doubt.witness is WitnessReport.RIGHT or doubt.right - bearers:
+        if doubt.witness is WitnessReport.RIGHT:
             self._call_odd(doubt, run, OddReason.OTHERS_READ_IT)
             doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
         elif doubt.witness is not None:

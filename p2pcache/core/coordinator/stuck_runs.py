@@ -48,10 +48,7 @@ class StuckRuns:
         for holder in said.gives[:MAX_NAMED]:
             if holder in members and node in members[holder].complained_by:
                 self._reach.acquit(members[holder])
-        in_vain = 0
-        if now >= record.introduced_at + IN_VAIN_S:
-            in_vain = wanted & record.introduced
-            record.introduced, record.introduced_at = 0, now
+        in_vain = self._in_vain(record, now) & wanted
         vain = {one for one in said.vain[:MAX_NAMED] if one in members}
         for run in bitset.members(in_vain):
             holders = self._roster.holders(run, without=node, limit=SCARCE + 1)
@@ -73,6 +70,16 @@ class StuckRuns:
         if holders_of:
             self._out.append(Send(node, self._roster.introduction(holders_of)))
 
+    def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
+        """Runs whose holders a member was told some time ago."""
+        waited_s, told = now - record.introduced_at, record.introduced
+        if waited_s < IN_VAIN_S:
+            return 0
+        record.introduced, record.introduced_at = 0, now
+        if waited_s >= VERDICT_S:
+            record.read_again = 0  # somebody may have mended it
+        return told
+
     def _complain(self, record: MemberRecord, vain: set[NodeId], now: float) -> bool:
         """A member asked these holders in vain; returns whether it is believed of any."""
         believed = False
@@ -90,12 +97,11 @@ class StuckRuns:
     ) -> RunSet:
         """Have runs read again though others have them, as they say; returns the runs."""
         count = MOST_AGAIN
-        if now < record.read_again_at + VERDICT_S:
+        if record.read_again:
             in_vain, count = lacks, min(AGAIN_TIMES * record.read_again, MOST_AGAIN)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
-            record.read_again_at = now
             self._reach.on_cut_off(record, now)
             self._book.regrant(again, now)
         return again

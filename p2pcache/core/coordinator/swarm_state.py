@@ -165,7 +165,7 @@ class SwarmTracker:
         """Do all that is due: expiry, polls, the members' list, and with `grants` new leases."""
         if self.book.expire(now):
             self.lost_runs.suspect(now)
-        if self.reach.verdicts:
+        if self.reach.look_at <= now:
             self.reach.end_verdicts(now)
         if self.reach.changed:
             self._on_reach_changed(now)
@@ -187,9 +187,10 @@ class SwarmTracker:
     def next_wakeup(self) -> float:
         """When `step` has something to do next."""
         book_at = self.book.next_wakeup(grants=self._grants)
-        times = [self.roster.flush_at(), self.lost_runs.due, inf if book_at is None else book_at]
-        if self.reach.verdicts:
-            times.append(self.reach.next_wakeup())
+        if self.reach.changed:
+            return -inf
+        times = [self.roster.flush_at(), self.lost_runs.due, self.reach.look_at]
+        times.append(inf if book_at is None else book_at)
         if self.barrier.awaited and self.book.free and len(self.book.readers):
             times.append(self.barrier.until)
         return min(times)
@@ -200,7 +201,6 @@ class SwarmTracker:
         self.book.check()
         self.lost_runs.check()
         self.reach.check()
-        assert not self.reach.changed
         covered = self.lost_runs.covered
         assert not covered & self.book.free or self.book.regranted, "a held run is free"
         assert not self.book.done & ~covered or self.lost_runs.due < inf, "a lost run isn't free"
@@ -215,7 +215,7 @@ class SwarmTracker:
         if record.banned:  # it proved its bytes again: it is like a new one
             self.on_left(record.node, None, now)
             return
-        record.blamed_by, record.introduced, record.read_again_at = frozenset(), 0, -inf
+        record.blamed_by, record.introduced, record.read_again = frozenset(), 0, 0
         self.doubts.on_pull_over(record.node)
         self.reach.acquit(record)
 
@@ -232,10 +232,7 @@ class SwarmTracker:
         record = self.roster.enter(member)
         if fresh:
             self.reach.review(record)
-        told = (said.label, said.total_bytes, said.taken, said.pulled, said.complete)
-        if told != record.told:
-            known, record.told = bool(record.told[2]), told
-            self.ledger.on_state(node, said, now, known=known)
+        self.ledger.on_state(node, said, now)
         record.pulls_all = said.pulled
         if record.have & ~have:
             self.lost_runs.suspect(now)
@@ -250,7 +247,7 @@ class SwarmTracker:
         self, record: MemberRecord, have: RunSet, now: float, flow_s: float = 0.0
     ) -> None:
         node, fresh = record.node, self.roster.set_have(record, have)
-        if record.banned:
+        if node in self.roster.banned:
             self.book.on_banned_have(node, have, now)
         if fresh:
             if self.doubts.runs:
@@ -275,14 +272,10 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
 
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
-        stop = self.doubts.stop
-        if credit > 0 and stop is not None and not self.doubts.resume(now):
-            self._send(record.node, stop)
-            return
         readers = self.book.readers
         had_readers = readers.fit > 0
-        if self.doubts.odd:
-            credit = self.doubts.credit(record.node, credit, wanted)
+        if self.doubts.odd or self.doubts.stop is not None:
+            credit = self.doubts.credit(record.node, credit, wanted, now)
         self.book.set_credit(record.node, credit, wanted)
         if self.reach.lost and readers.fit and not had_readers:
             self.lost_runs.suspect(now)  # it wants what they have

@@ -42,7 +42,6 @@ class MemberRecord:
     place: Place = field(init=False)
     # What it has (`roster`).
     have: RunSet = 0  # as last told
-    banned: bool = False  # it sent wrong bytes
     pulls_all: bool = False  # it fetches the whole model
     degree: int = 0  # how often it was handed out, or told a neighbour
     # What it reads (`leases.readers`).
@@ -60,17 +59,13 @@ class MemberRecord:
     slow_until: float = 0.0
     # Whether others get at it (`reachability`).
     reach: Reach = Reach.UNKNOWN
-    verdict_until: float = 0.0  # of a reach that doesn't follow from dials alone
+    verdict_until: float = 0.0  # of a reach that doesn't follow from dials alone; inf: it is banned
     complained_by: frozenset[NodeId] = frozenset()  # members that wait in vain for what it has
     blamed_by: frozenset[NodeId] = frozenset()  # bearers that got wrong bytes from it
     # What it waits for in vain (`coordinator.stuck_runs`).
     introduced: RunSet = 0  # runs whose holders it was told
     introduced_at: float = -inf
     read_again: int = 0  # runs that were to be read again for it the last time
-    read_again_at: float = -inf
-    # For people.
-    # Label, bytes of the model, bytes taken, whether it pulls and whether it has all, as it told last.
-    told: tuple[str, int, tuple[int, ...], bool, bool] = ("", 0, (), False, False)
 
     def __post_init__(self) -> None:
         self.move(self.member)
@@ -88,7 +83,12 @@ class MemberRecord:
     @property
     def void(self) -> bool:
         """Whether what it says it has counts for nothing, by the word of other members."""
-        return self.banned or self.verdict_until > 0.0
+        return self.verdict_until > 0.0
+
+    @property
+    def banned(self) -> bool:
+        """Whether it is void for good, since it sent wrong bytes."""
+        return self.verdict_until == inf
 
     @property
     def delivers(self) -> RunSet:

@@ -6,6 +6,7 @@ a dial can't see. Two are believed, or one if the dial failed, too, or if at mos
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from math import inf
 
 from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.member_record import MemberRecord, Reach
@@ -30,10 +31,9 @@ class Reachability:
     """The reach of one swarm's members.
 
     A verdict by complaints ends after `VERDICT_S`, when the member connects anew, or when it delivers to one that had
-    complained.
+    complained. That of a banned member has no end.
 
-    Invariants: `lost` holds exactly the members whose runs others don't get; `verdicts` those whose reach doesn't
-    follow from dials alone, the first that ends in front.
+    Invariants: `lost` holds exactly the members whose runs others don't get; no verdict ends before `look_at`.
     """
 
     def __init__(
@@ -41,17 +41,16 @@ class Reachability:
     ) -> None:
         self.lost: set[NodeId] = set()
         self.changed: dict[NodeId, MemberRecord] = {}  # another reach or void; its owner clears it
-        self.verdicts: dict[NodeId, MemberRecord] = {}
+        self.look_at = inf  # when `end_verdicts` has something to do
         self._members = members
         self._dials = dials
         self._bearer = bearer
 
     def review(self, record: MemberRecord) -> None:
         """A member came, was banned, or its dial says something else."""
-        if record.banned:
-            self._set(record, Reach.UNREACHABLE)
-        elif record.node not in self.verdicts:
-            self._set(record, self._dials.reach(record.node))
+        if record.banned or not record.void:
+            reach = self._dials.reach(record.node)
+            self._set(record, Reach.UNREACHABLE if record.banned else reach)
 
     def on_complaint(
         self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
@@ -67,7 +66,7 @@ class Reachability:
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
         if len(bearers) + failed < WITNESSES and self._could_agree(record.node, waiting):
             return False
-        fresh = record.node not in self.verdicts
+        fresh = not record.void
         self._judge(record, Reach.UNREACHABLE, now)
         return fresh
 
@@ -79,35 +78,32 @@ class Reachability:
 
     def acquit(self, record: MemberRecord) -> None:
         """A member delivers, or has connected anew: complaints of it are void."""
-        record.complained_by, record.verdict_until = frozenset(), 0.0
-        if self.verdicts.pop(record.node, None) is not None:
+        record.complained_by = frozenset()
+        if record.void and not record.banned:
+            record.verdict_until = 0.0
             self.changed[record.node] = record
-        self.review(record)
+            self.review(record)
 
     def drop(self, record: MemberRecord) -> None:
         """A member is gone."""
-        self.verdicts.pop(record.node, None)
         self.changed.pop(record.node, None)
         self.lost.discard(record.node)
 
     def end_verdicts(self, now: float) -> None:
-        """Members are tried again when their verdict is over."""
-        while self.verdicts and self.next_wakeup() <= now:
-            self.acquit(next(iter(self.verdicts.values())))
-
-    def next_wakeup(self) -> float:
-        """When `end_verdicts` has something to do; there are verdicts."""
-        return next(iter(self.verdicts.values())).verdict_until
+        """Members are tried again when their verdict is over. O(members), but seldom."""
+        judged = [one for one in self._members.values() if one.void]
+        for record in judged:
+            if record.verdict_until <= now:
+                self.acquit(record)
+        self.look_at = min((one.verdict_until for one in judged if one.void), default=inf)
 
     def check(self) -> None:
         """Assert the invariants."""
         members = self._members.values()
         assert self.lost == {one.node for one in members if not one.counts}
-        assert self.verdicts.keys() <= self._members.keys()
-        times = [one.verdict_until for one in self.verdicts.values()]
-        assert times == sorted(times)
         for one in members:
-            if not one.banned and one.node not in self.verdicts.keys() | self._dials.changed:
+            assert not one.void or one.verdict_until >= self.look_at
+            if not one.void and one.node not in self._dials.changed:
                 assert one.reach is self._dials.reach(one.node)
 
     def _could_agree(self, node: NodeId, waiting: Iterable[NodeId]) -> bool:
@@ -117,9 +113,8 @@ class Reachability:
         return any(one != first for one in bearers)
 
     def _judge(self, record: MemberRecord, reach: Reach, now: float) -> None:
-        self.verdicts.pop(record.node, None)
-        self.verdicts[record.node] = record
         record.verdict_until = now + VERDICT_S
+        self.look_at = min(self.look_at, record.verdict_until)
         self.changed[record.node] = record  # also from unreachable to unreachable: it is void now
         self._set(record, reach)
 

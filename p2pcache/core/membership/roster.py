@@ -27,8 +27,7 @@ class Roster:
     """The members of one swarm, and indexes over their records.
 
     Invariants: `banned` holds exactly the banned members, `_usual` all others: `complete` those of them that have every
-    run, `_parts` those that have some and don't fetch the whole, `_racks` each in its rack; `_joined` and `_left` are
-    disjoint.
+    run, `_parts` those that have some and don't fetch the whole, `_racks` each in its rack.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -46,8 +45,7 @@ class Roster:
         self._parts = SampledSet()
         self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
-        self._joined: dict[NodeId, Member] = {}  # since the last flush
-        self._left: set[NodeId] = set()
+        self._news: dict[NodeId, Member | None] = {}  # since the last flush; None: it left
         self._list: Swarm | None = None  # the full list of `version`, until the next change
         self._flushed_at = -inf
 
@@ -67,7 +65,7 @@ class Roster:
         record = self.members.get(member.node)
         if record is not None and record.member == member:
             return record
-        self._list_joined(member)
+        self._news[member.node] = member
         if record is None:
             record = self.members[member.node] = MemberRecord(member)
         else:
@@ -81,13 +79,12 @@ class Roster:
         """A node takes part no longer: its record is dropped."""
         self._unindex(self.members.pop(node))
         self.banned.discard(node)
-        if self._joined.pop(node, None) is None:
-            self._left.add(node)
+        self._news[node] = None
 
     def ban(self, record: MemberRecord) -> None:
         """A member sends wrong bytes: nobody is sent to it, and what it has doesn't count."""
         self._unindex(record)
-        record.banned = True
+        record.verdict_until = inf
         self.banned.add(record.node)
 
     # -- what they have ------------------------------------------------------------------------------
@@ -96,7 +93,7 @@ class Roster:
         """A member said what it has; returns the runs that count and that it didn't have before."""
         fresh = have & ~record.have
         record.have = have
-        if record.banned:
+        if record.node in self.banned:
             return 0
         self._index_have(record)
         return fresh
@@ -151,7 +148,7 @@ class Roster:
     def full_list(self) -> Swarm:
         """The whole list as of `version`; one object for all that enter before the next flush."""
         if self._list is None:
-            told = tuple(r.member for n, r in self.members.items() if n not in self._joined)
+            told = tuple(r.member for n, r in self.members.items() if n not in self._news)
             self._list = Swarm(self.digest, self.version, full=True, joined=told)
         return self._list
 
@@ -178,7 +175,7 @@ class Roster:
 
     def flush_at(self) -> float:
         """When the next delta may go out; inf when nothing changed."""
-        if not self._joined and not self._left:
+        if not self._news:
             return inf
         return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self.members))
 
@@ -190,9 +187,9 @@ class Roster:
         self.version += 1
         self._list = None
         self._seated.clear()
-        joined, left = tuple(self._joined.values()), tuple(sorted(self._left))
-        self._joined.clear()
-        self._left.clear()
+        joined = tuple(member for member in self._news.values() if member is not None)
+        left = tuple(sorted(node for node, member in self._news.items() if member is None))
+        self._news.clear()
         return Swarm(self.digest, self.version, full=False, joined=joined, left=left)
 
     def check(self) -> None:
@@ -209,8 +206,8 @@ class Roster:
         assert set(self._parts) == {node for node in parts if not self.members[node].pulls_all}
         places = {node: self.members[node].place for node in usual}
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
-        assert not self._joined.keys() & self._left
-        assert self._joined.keys() <= self.members.keys()
+        news = {node: member for node, member in self._news.items() if member is not None}
+        assert news == {node: self.members[node].member for node in news}
         for bag in (self._usual, self.complete, self._parts, *self._racks.values()):
             bag.check()
 
@@ -266,10 +263,6 @@ class Roster:
                 left &= ~holder.delivers
                 found.append(holder.node)
         return found
-
-    def _list_joined(self, member: Member) -> None:
-        self._joined[member.node] = member
-        self._left.discard(member.node)
 
     def _index(self, record: MemberRecord) -> None:
         node, place = record.node, record.place

@@ -64,7 +64,7 @@ class UsageLedger:
         self.label = ""  # the ref that a member used last
         self.total_bytes = 0
         self.taken = Taken()
-        self.moved = Taken()  # of that: what came while its taker was here
+        self.moved = Taken()  # of that: what came since its taker told its first figures
         self._digest = digest
         self._last: dict[NodeId, Taken] = {}
 
@@ -78,9 +78,9 @@ class UsageLedger:
         name = spelled(self.label)
         return name if is_spelling_of(name, ref) else ref.full_name
 
-    def on_state(self, node: NodeId, said: SwarmState, now: float, *, known: bool = True) -> None:
-        """A member tells something else of itself; of its first figures (not `known`) some may be older than we are."""
-        self._add(node, said, moved=known)
+    def on_state(self, node: NodeId, said: SwarmState, now: float) -> None:
+        """A member tells of itself."""
+        self._add(node, said)
         if not said.pulled or said.complete:
             self.pulls.pop(node, None)
         elif node not in self.pulls:
@@ -98,20 +98,20 @@ class UsageLedger:
         """What a member took."""
         return self._last.get(node, Taken())
 
-    def _add(self, node: NodeId, said: SwarmState, *, moved: bool) -> None:
+    def _add(self, node: NodeId, said: SwarmState) -> None:
         if said.label.lower() == self.label.lower():
             # Not all members know its capitals, which sort before small letters.
             self.label = min(said.label, self.label)
         else:
             self.label = said.label or self.label
         self.total_bytes = said.total_bytes or self.total_bytes
-        if len(said.taken) < len(Taken._fields) or not any(said.taken):
+        if len(said.taken) < len(Taken._fields):
             return
         now = Taken(*said.taken)
         grown = now.since(self.taken_by(node))
         self.taken = self.taken.with_more(grown)
-        if moved:
+        if node in self._last:
             self.moved = self.moved.with_more(grown)
-        if node not in self._last and len(self._last) >= MAX_FIGURES:
+        elif len(self._last) >= MAX_FIGURES:
             self._last.pop(next(iter(self._last)))
         self._last[node] = now

@@ -1,5 +1,7 @@
 """One value says whether others get at a member; dials and complaints are its evidence."""
 
+from math import inf
+
 import pytest
 
 from p2pcache.core.membership.dialback import DialBacks
@@ -61,7 +63,7 @@ def test_two_complaints_are_believed_for_a_while() -> None:
     assert swarm.complain(2)
     assert not swarm.complain(1, 2), "people are told once"
     assert (swarm.holder(), swarm.members[HOLDER].void) == (Reach.UNREACHABLE, True)
-    assert swarm.reach.next_wakeup() == 1.0 + VERDICT_S
+    assert swarm.reach.look_at == 1.0 + VERDICT_S
     swarm.reach.end_verdicts(VERDICT_S)
     assert swarm.holder() is Reach.UNREACHABLE
     swarm.reach.end_verdicts(1.0 + VERDICT_S)
@@ -117,11 +119,11 @@ def test_a_member_that_is_cut_off_reads_for_itself_until_it_connects_anew() -> N
 def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
     swarm = Swarm(1, HOLDER)
     record = swarm.members[HOLDER]
-    record.banned = True
+    record.verdict_until = inf
     swarm.reach.review(record)
     swarm.settle()
     assert (swarm.holder(), record.void) == (Reach.UNREACHABLE, True)
     assert not swarm.complain(1)
-    record.banned = False
+    record.verdict_until = 0.0
     swarm.reach.review(record)
     assert swarm.holder() is Reach.REACHABLE

@@ -144,3 +144,15 @@ def test_holders_of_parts_in_the_same_rack_come_first() -> None:
     places = [roster.members[node].place for node in told.neighbours]
     assert places[:2] == [record.place] * 2, "this rack has runs 1 and 3"
     assert len(places) == 4
+
+
+def test_a_member_that_moves_and_leaves_before_the_next_change_of_the_list_is_struck_off() -> None:
+    roster = Roster("ab" * 32, 1, 1)
+    roster.enter(Member(1, "h:1"))
+    assert roster.flush_list(0.0) is not None
+    roster.enter(Member(1, "h:2"))
+    roster.remove(1)
+    delta = roster.flush_list(9.0)
+    assert delta is not None
+    assert (delta.joined, delta.left) == ((), (1,))
+    roster.check()
