@@ -38,7 +38,8 @@ class TrackerState:
     """All that a tracker knows and decides.
 
     Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the swarms whose rosters
-    list it; each swarm's next wakeup, or an earlier time, or one at which it was to have its turn, is in `_due`.
+    list it; `_due` has each swarm's next wakeup, or an earlier time, or one at which it was to have its turn, and turns
+    of the nodes of which states wait.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class TrackerState:
         self._listens_until = -inf  # it grants nothing before
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
-        self._due: list[tuple[float, str]] = []
-        self._asked_at = -inf  # when a swarm was last to be settled in its turn
-        self._turns: dict[NodeId, None] = {}  # members of whom states wait
+        # Swarms to settle, and nodes of which the next state is to be taken in: first come, first served.
+        self._due: list[tuple[float, int, str | NodeId]] = []
+        self._turns = 0  # given so far
+        self._touched_at = -inf  # when something happened to a swarm
         self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -84,38 +86,36 @@ class TrackerState:
         """
         if isinstance(message, m.Announce):
             self._announce(node, message, now)
-            return self._outputs()
+            return self._outputs(now)
         record = self.registry.on_sign_of_life(node, now)
         if record is None:
             return [Close(node, "announce yourself first")]
         match message:
             case m.Heartbeat():
                 self.registry.on_heartbeat(node, message)
-                self._hear(record, message.swarms, now, announced=False)
+                self._hear(record, message.swarms, now)
                 for ended in message.ended[: m.MAX_ENDED]:
                     self._on_pull_ended(node, ended)
             case m.Enter(said):
-                self._take_in_waiting(record, now, said.digest)
+                self._take_in_waiting(record, said.digest, now)
                 self._take_in(record, said, now, entered=True)
             case m.Exit(digest):
                 record.waiting.pop(digest, None)
                 self._leave(record, digest, now)
-                self._settle_due(now)
             case m.Leaving():
                 self._forget(node, now, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
-                self._take_in_waiting(record, now, message.digest)
+                self._take_in_waiting(record, message.digest, now)
                 self._on_swarm(node, message, now)
-        return self._outputs()
+        return self._outputs(now)
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
         record = self.registry.on_disconnected(node, now)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
-            self._settle_in_turn(self.swarms[digest], now)
-        self._settle_due(now)
-        return self._outputs()
+            self._touch(self.swarms[digest], now)
+        return self._outputs(now)
 
     def on_stood_still(self, now: float) -> None:
         """This process did nothing for a while: it grants nothing yet, for what waits in its sockets is old."""
@@ -124,32 +124,26 @@ class TrackerState:
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `Dial` has ended."""
         self.dials.on_ended(dial, reached=reached, now=now)
-        self._dial(now)
-        return self._outputs()
+        return self._outputs(now)
 
     def on_witness_report(self, asked: ReadRun, report: WitnessReport, now: float) -> list[Output]:
         """A `ReadRun` has ended."""
         swarm = self.swarms.get(asked.digest)
         if swarm is not None:
             swarm.doubts.on_witness_report(asked.node, asked.run, report, now)
-            self._settle(swarm, now)
-        return self._outputs()
+            self._touch(swarm, now)
+        return self._outputs(now)
 
     def tick(self, now: float) -> list[Output]:
-        """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is now."""
+        """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is over."""
         for node in self.registry.expired(now):
             self._forget(node, now, lost=True)
             self._out.append(Close(node, "no sign of life for too long"))
-        self._hear_waiting(now)
-        self._settle_due(now)
-        self.dials.doubt_late(now)
-        self._dial(now)
-        return self._outputs()
+        self._out += self.dials.step(now)
+        return self._outputs(now)
 
     def next_wakeup(self) -> float:
         """When `tick` wants to be called next (may be in the past: then at once); inf: never, as it stands."""
-        if self._turns:
-            return -inf
         swarms_at = self._due[0][0] if self._due else inf
         return min(self.registry.look_at, self.dials.next_wakeup(), swarms_at)
 
@@ -176,18 +170,20 @@ class TrackerState:
         """Assert the invariants, here and in all parts. O(everything)."""
         self.registry.check()
         self.dials.check()
+        due = {(when, what) for when, _, what in self._due}
         listed: dict[NodeId, set[str]] = {}
         for digest, swarm in self.swarms.items():
-            swarm.check()
+            if not swarm.reach.changed:  # or it has yet to follow from that
+                swarm.check()
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
-            assert swarm.scheduled <= max(swarm.next_wakeup(), self._asked_at)
-            assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
+            assert swarm.scheduled <= max(swarm.next_wakeup(), self._touched_at)
+            assert swarm.scheduled == inf or (swarm.scheduled, digest) in due
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
         assert all(r.cost_bytes == sum(r.digests.values()) for r in nodes.values())
-        assert self._turns.keys() >= {n for n, r in nodes.items() if r.waiting}
+        assert {what for _, what in due} >= {n for n, r in nodes.items() if r.waiting}
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
@@ -203,17 +199,27 @@ class TrackerState:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _outputs(self) -> list[Output]:
-        """What is to be done since the last call ended."""
+    def _outputs(self, now: float) -> list[Output]:
+        """Do what is due, of much the first part; returns what is to be done since the last call ended."""
+        if self.dials.changed:
+            self._on_dials(now)
+        for _ in range(2 * SWARMS_AT_ONCE):  # a state is taken in, then its swarm is settled
+            if not self._due or self._due[0][0] > now:
+                break
+            when, _, what = heapq.heappop(self._due)
+            if isinstance(what, str):
+                swarm = self.swarms.get(what)
+                if swarm is not None and swarm.scheduled == when:
+                    self._settle(swarm, now)
+            elif (record := self.registry.nodes.get(what)) is not None and record.waiting:
+                self._take_turn(record, now)
         out = self._out.copy()
         self._out.clear()
         return out
 
-    def _dial(self, now: float) -> None:
-        """Dial the nodes that are due, and tell the swarms of which members something else is thought."""
-        self._out += self.dials.step(now)
+    def _on_dials(self, now: float) -> None:
+        """Tell swarms of which members something else is thought."""
         changed, self.dials.changed = sorted(self.dials.changed), set()
-        touched: dict[str, None] = {}
         for node in changed:
             record = self.registry.nodes.get(node)
             if self.dials.reach(node) is not Reach.UNREACHABLE:
@@ -224,9 +230,7 @@ class TrackerState:
             for digest in sorted(record.digests) if record is not None else ():
                 swarm = self.swarms[digest]
                 swarm.reach.review(swarm.roster.members[node])
-                touched[digest] = None
-        for digest in touched:
-            self._settle(self.swarms[digest], now)
+                self._touch(swarm, now)
 
     def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:
         if why := m.unfit_announcement(said):
@@ -247,16 +251,15 @@ class TrackerState:
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
-                self._settle_in_turn(swarm, now)
-        self._settle_due(now)
+                self._touch(swarm, now)
         self.dials.on_announced(record.member, now)
-        self._dial(now)
 
     def _hear(
-        self, record: Node, states: tuple[m.SwarmState, ...], now: float, *, announced: bool
+        self, record: Node, states: tuple[m.SwarmState, ...], now: float, *, announced: bool = False
     ) -> None:
         """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
         waiting = record.waiting  # of earlier lists: leases in this one are to be renewed before
+        had_turn = bool(waiting)
         for said in states[:SWARMS_AT_ONCE]:
             _, before = waiting.pop(said.digest, (said, False))
             self._take_in(record, said, now, announced=announced or before)
@@ -264,29 +267,22 @@ class TrackerState:
             _, before = waiting.get(said.digest, (said, False))
             if said.digest in waiting or len(waiting) < m.MAX_TOLD:
                 waiting[said.digest] = said, announced or before  # it keeps its place
-        if waiting:
-            self._turns[record.member.node] = None
+        if waiting and not had_turn:
+            self._give_turn(record.member.node, now)
 
-    def _hear_waiting(self, now: float) -> None:
-        """Members take turns, so that nobody waits for another one's long list."""
-        for _ in range(SWARMS_AT_ONCE):
-            node = next(iter(self._turns), None)
-            if node is None:
-                return
-            del self._turns[node]
-            record = self.registry.nodes.get(node)
-            if record is None or not record.waiting:
-                continue
-            self._turns[node] = None
-            try:
-                self._take_in_waiting(record, now)
-            except RemoteProtocolError as error:
-                record.waiting.clear()
-                self._out.append(Close(node, str(error)))
+    def _take_turn(self, record: Node, now: float) -> None:
+        """A member's next state is taken in: nobody waits for another one's long list."""
+        node = record.member.node
+        try:
+            self._take_in_waiting(record, next(iter(record.waiting)), now)
+        except RemoteProtocolError as error:
+            record.waiting.clear()
+            self._out.append(Close(node, str(error)))
+        if record.waiting:
+            self._give_turn(node, now)
 
-    def _take_in_waiting(self, record: Node, now: float, digest: str = "") -> None:
-        """Take in what waits of a member: of this swarm, or else what it told of first."""
-        digest = digest or next(iter(record.waiting), "")
+    def _take_in_waiting(self, record: Node, digest: str, now: float) -> None:
+        """Take in what a member told of a swarm, if that waits."""
         if digest in record.waiting:
             said, announced = record.waiting.pop(digest)
             self._take_in(record, said, now, announced=announced)
@@ -297,7 +293,7 @@ class TrackerState:
     ) -> None:  # fmt: skip
         swarm = self._join(record, said, now)
         swarm.on_state(record.member, said, now, announced=announced, entered=entered)
-        self._settle(swarm, now)
+        self._touch(swarm, now)
 
     def _on_swarm(
         self, node: NodeId, message: m.LeaseReport | m.Stuck | m.Blame, now: float
@@ -312,7 +308,7 @@ class TrackerState:
                 swarm.stuck_runs.on_stuck(node, message, now)
             case m.Blame():
                 swarm.on_blame(node, message.node, now)
-        self._settle(swarm, now)
+        self._touch(swarm, now)
 
     def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
         """A member told how a pull ended. Nothing is decided by it."""
@@ -349,7 +345,7 @@ class TrackerState:
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
         if len(swarm.roster):
-            self._settle_in_turn(swarm, now)
+            self._touch(swarm, now)
         else:
             self._past += swarm.counts()
             self._past_ends += swarm.book.ends
@@ -364,35 +360,25 @@ class TrackerState:
             for digest in sorted(record.digests):
                 self._leave(record, digest, now, PullEnd.LOST if lost else PullEnd.LEFT)
             record.digests = {}  # an emptied dict keeps its table, and the record is remembered
-            self._settle_due(now)
-            self._dial(now)
 
-    def _settle(self, swarm: SwarmTracker, now: float) -> None:
-        """Let a swarm do what is due after something happened, and note its next wakeup."""
-        listens = now < self._listens_until
-        swarm.step(now, grants=not listens and (self.may_grant is None or self.may_grant()))
-        self._settle_soon(swarm, swarm.next_wakeup())
-        if listens:
-            self._settle_soon(swarm, self._listens_until)
+    def _touch(self, swarm: SwarmTracker, now: float) -> None:
+        """Something happened to a swarm: settle it in its turn."""
+        self._touched_at = now
+        self._plan(swarm, now)
 
-    def _settle_in_turn(self, swarm: SwarmTracker, now: float) -> None:
-        """Settle a swarm when those that were due before it have had their turn."""
-        self._asked_at = now
-        self._settle_soon(swarm, now)
-
-    def _settle_soon(self, swarm: SwarmTracker, when: float) -> None:
+    def _plan(self, swarm: SwarmTracker, when: float) -> None:
         """Settle a swarm at a time, or later if many are due."""
         if when < swarm.scheduled:
             swarm.scheduled = when
-            heapq.heappush(self._due, (when, swarm.digest))
+            self._give_turn(swarm.digest, when)
 
-    def _settle_due(self, now: float) -> None:
-        """Settle the swarms whose time has come; of many, the first ones."""
-        for _ in range(SWARMS_AT_ONCE):
-            if not self._due or self._due[0][0] > now:
-                return
-            when, digest = heapq.heappop(self._due)
-            swarm = self.swarms.get(digest)
-            if swarm is not None and swarm.scheduled == when:
-                swarm.scheduled = inf
-                self._settle(swarm, now)
+    def _give_turn(self, what: str | NodeId, when: float) -> None:
+        self._turns += 1
+        heapq.heappush(self._due, (when, self._turns, what))
+
+    def _settle(self, swarm: SwarmTracker, now: float) -> None:
+        """Let a swarm do what is due, and note its next wakeup."""
+        listens = now < self._listens_until
+        swarm.scheduled = inf
+        swarm.step(now, grants=not listens and (self.may_grant is None or self.may_grant()))
+        self._plan(swarm, min(swarm.next_wakeup(), self._listens_until if listens else inf))

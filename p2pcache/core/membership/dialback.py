@@ -39,10 +39,8 @@ class _DialRecord:
     """What is known of one node, over all swarms. Times are the tracker's monotonic seconds."""
 
     member: Member
-    here: bool = True  # no: it left, or can't be dialled there; it is kept for `LEAST_PAUSE_S`
     reach: Reach = Reach.UNKNOWN  # as its dials ended, whether its site is believed or not
     dial: Dial | None = None  # under way
-    begun: float = -inf  # the last dial
     next_at: float = inf  # the next one
     failures: int = 0  # dials that failed, in a row
 
@@ -53,8 +51,8 @@ class DialBacks:
     The tracker's own place may be what is wrong (a network policy, another site behind NAT). So failures count
     only among nodes of one site, and only while as many there were reached.
 
-    Invariants (`check`): `_counts` has the nodes of each site that were tried, by reach; a node that is to be dialled,
-    or that is gone and yet to be forgotten, has its time in `_due`.
+    Invariants (`check`): `_counts` has the nodes of each site that were tried, by reach; a node that is to be dialled
+    has its time in `_due`.
     """
 
     def __init__(self) -> None:
@@ -64,6 +62,9 @@ class DialBacks:
         self._counts: Counter[tuple[str, Reach]] = Counter()
         self._believed: set[str] = set()  # sites
         self._due: list[tuple[float, NodeId]] = []  # first come, first dialled
+        self._begun: dict[
+            NodeId, float
+        ] = {}  # dials of the last `LEAST_PAUSE_S`, also of nodes that are gone
         self._silent_at: deque[tuple[float, Dial]] = deque()  # dials of unknown nodes
         self._dials = 0  # dials begun; each has its number
         self._free_at = -inf  # when the next dial may begin
@@ -78,23 +79,20 @@ class DialBacks:
 
     def on_announced(self, member: Member, now: float) -> None:
         """A member connected. Older knowledge of it stays until there is a newer test, unless it has moved."""
+        if not addresses.can_be_tried(member.address):
+            self.forget(member.node)
+            return
         known = self._nodes.setdefault(member.node, _DialRecord(member))
         if (known.member.address, known.member.site) != (member.address, member.site):
             self._know_nothing(known)
             known.member = member
-        known.here = addresses.can_be_tried(member.address)
-        if known.here:
-            self._plan(known, max(now, known.begun + LEAST_PAUSE_S))
-        else:
-            self.forget(member.node)
+        self._plan(known, max(now, self._begun.get(member.node, -inf) + LEAST_PAUSE_S))
 
     def forget(self, node: NodeId) -> None:
         """A node is gone."""
-        known = self._nodes.get(node)
+        known = self._nodes.pop(node, None)
         if known is not None:
-            known.here = False
             self._know_nothing(known)
-            self._plan(known, known.begun + LEAST_PAUSE_S)
 
     def on_ended(self, dial: Dial, *, reached: bool, now: float) -> None:
         """A dial has ended."""
@@ -110,32 +108,31 @@ class DialBacks:
             self._plan(known, min(known.next_at, now + pause_s))
             known.failures += 1
 
-    def doubt_late(self, now: float) -> None:
-        """Doubt nodes that haven't answered. Take in the answers that came first: a busy tracker is late itself."""
+    def step(self, now: float) -> list[Dial]:
+        """Doubt nodes that haven't answered; returns the nodes to dial now.
+
+        Take in the answers that came first: a busy tracker is late itself.
+        """
         while self._silent_at and self._silent_at[0][0] <= now:
             _, dial = self._silent_at.popleft()
             known = self._nodes.get(dial.member.node)
             if known is not None and known.dial == dial:
                 self._set_reach(known, Reach.SILENT)
-
-    def step(self, now: float) -> list[Dial]:
-        """The nodes to dial now."""
+        while self._begun and next(iter(self._begun.values())) + LEAST_PAUSE_S <= now:
+            del self._begun[next(iter(self._begun))]
         begun: list[Dial] = []
         while self._due and self._due[0][0] <= now:
             when, node = self._due[0]
             known = self._nodes.get(node)
             if known is not None and known.next_at == when:
-                if not known.here:
-                    del self._nodes[node]
-                elif now < self._free_at:
+                if now < self._free_at:
                     break
-                else:
-                    begun.append(self._begin(known, now))
+                begun.append(self._begin(known, now))
             heapq.heappop(self._due)
         return begun
 
     def next_wakeup(self) -> float:
-        """When `doubt_late` and `step` have something to do."""
+        """When `step` has something to do."""
         doubt_at = self._silent_at[0][0] if self._silent_at else inf
         dial_at = max(self._due[0][0], self._free_at) if self._due else inf
         return min(doubt_at, dial_at)
@@ -148,7 +145,6 @@ class DialBacks:
         due = set(self._due)
         for node, known in self._nodes.items():
             assert known.next_at == inf or (known.next_at, node) in due
-            assert known.next_at < inf or known.here
             assert known.next_at < inf or known.dial or known.reach is Reach.REACHABLE
 
     # -- inside ------------------------------------------------------------------------------------
@@ -161,7 +157,8 @@ class DialBacks:
     def _begin(self, known: _DialRecord, now: float) -> Dial:
         self._dials += 1
         self._free_at = max(self._free_at, now - BURST_S) + 1 / RATE
-        known.dial, known.begun, known.next_at = Dial(self._dials, known.member), now, inf
+        known.dial, known.next_at = Dial(self._dials, known.member), inf
+        self._begun[known.member.node] = now
         if known.reach is Reach.UNKNOWN:
             self._silent_at.append((now + DOUBT_AFTER_S, known.dial))
         return known.dial

@@ -113,9 +113,9 @@ def test_a_member_with_thousands_of_models_is_a_member_of_all_swarms() -> None:
     world.say(
         1, m.Announce("h:1", "1", swarms=tuple(state(1, digest=digest(i)) for i in range(4500)))
     )
-    assert len(world.tracking.swarms) == settings.SWARMS_AT_ONCE
+    assert len(world.tracking.swarms) <= 2 * settings.SWARMS_AT_ONCE
     world.say(2, m.Enter(state(1, digest=digest(9999))))  # others are heard meanwhile
-    while world.tracking.next_wakeup() == float("-inf"):
+    while world.tracking.registry.nodes[1].waiting:
         world.now += 0.001
         before = len(world.tracking.swarms)
         world.tracking.tick(world.now)
@@ -172,31 +172,36 @@ def test_of_long_lists_a_number_of_states_wait() -> None:
         some = tuple(states[first : first + m.MAX_TOLD])
         world.tracking.handle(1, m.Heartbeat(swarms=some), world.now)
     record = world.tracking.registry.nodes[1]
-    assert len(record.waiting) == m.MAX_TOLD
-    assert digest(settings.SWARMS_AT_ONCE) in record.waiting
-    again = m.SwarmState(digest(settings.SWARMS_AT_ONCE), 9, b"", credit=1)
+    assert m.MAX_TOLD - 2 * settings.SWARMS_AT_ONCE < len(record.waiting) <= m.MAX_TOLD
+    place = 3 * settings.SWARMS_AT_ONCE
+    again = m.SwarmState([*record.waiting][place], 9, b"", credit=1)
     few = states[-settings.SWARMS_AT_ONCE :]
     world.tracking.handle(1, m.Heartbeat(swarms=(*few, again)), world.now)
-    assert next(iter(record.waiting.values())) == (again, False), "a later word keeps the place"
+    assert record.waiting[again.digest] == (again, False)
+    assert [*record.waiting].index(again.digest) < place, "a later word keeps the place"
 
 
 def test_a_bad_state_that_waited_ends_the_connection() -> None:
     world = World()
     good = tuple(state(digest=digest(i)) for i in range(settings.SWARMS_AT_ONCE))
     out = world.tracking.handle(1, m.Announce("h:1", "1", swarms=(*good, m.SwarmState("no", 1))), 0)
-    assert not [one for one in out if isinstance(one, Close)]
-    assert [one.node for one in world.tracking.tick(0.1) if isinstance(one, Close)] == [1]
+    assert [one.node for one in out if isinstance(one, Close)] == [1]
     world.tracking.check()
 
 
 def test_members_take_turns_with_long_lists() -> None:
     world = World()
     for node in (1, 2):
-        lists = tuple(state(digest=digest(1000 * node + i)) for i in range(60))
+        lists = tuple(state(digest=digest(1000 * node + i)) for i in range(600))
         world.announce(node, *lists)
-    world.tracking.tick(world.now)
-    counts = [len(world.tracking.registry.nodes[node].digests) for node in (1, 2)]
-    assert counts == [settings.SWARMS_AT_ONCE * 3 // 2] * 2
+    taken = [len(record.digests) for record in world.tracking.registry.nodes.values()]
+    for _ in range(8):
+        world.tracking.tick(world.now)
+    more = [
+        len(one.digests) - n
+        for one, n in zip(world.tracking.registry.nodes.values(), taken, strict=True)
+    ]
+    assert more == [4 * settings.SWARMS_AT_ONCE] * 2
 
 
 def test_all_swarms_have_their_turn_while_members_come() -> None:

@@ -38,7 +38,8 @@ def second_hidden() -> World:
 
 def test_a_member_is_dialled_where_it_says() -> None:
     world = World()
-    out = world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
+    assert world.tracking.handle(1, m.Announce("10.0.0.1:7401", "1", "", "", ()), world.now)
+    out = world.tracking.tick(world.now)
     assert Dial(1, m.Member(1, "10.0.0.1:7401")) in out
 
 

@@ -94,6 +94,7 @@ class World:
 
     def announce(self, node: int, *swarms: m.SwarmState, rack: str = "") -> None:
         self.say(node, m.Announce(f"10.0.0.{node}:7401", "1", rack, "", swarms))
+        self.take(self.tracking.tick(self.now))  # its dial is due
 
     def join(self, node: int, have: int = 0, credit: int = 1, known: tuple[int, ...] = ()) -> None:
         self.announce(node)

@@ -155,7 +155,7 @@ async def doubts_of_a_busy_tracker(
 
 def answered(dials: dialback.DialBacks, node: int) -> bool:
     known = dials._nodes.get(node)
-    return known is not None and known.begun > 0 and not known.dial
+    return known is not None and node in dials._begun and not known.dial
 
 
 async def until(true: Callable[[], bool]) -> None:
