@@ -102,7 +102,6 @@ class StuckRuns:
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
-            self._reach.on_cut_off(record, now)
             self._book.regrant(again, now)
         return again
 

@@ -30,7 +30,6 @@ class Reach(Enum):
     REACHABLE = auto()  # it answered the tracker's dial
     SILENT = auto()  # it hasn't answered yet
     UNREACHABLE = auto()  # the dial failed, or members complain, or it is banned
-    CUT_OFF = auto()  # the dial failed, and it waits in vain itself: it reads the origin for itself
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +77,7 @@ class MemberRecord:
     @property
     def counts(self) -> bool:
         """Whether others get what it has, as far as the tracker knows."""
-        return self.reach is not Reach.UNREACHABLE and self.reach is not Reach.CUT_OFF
+        return self.reach is not Reach.UNREACHABLE
 
     @property
     def void(self) -> bool:

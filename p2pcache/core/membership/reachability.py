@@ -67,14 +67,11 @@ class Reachability:
         if len(bearers) + failed < WITNESSES and self._could_agree(record.node, waiting):
             return False
         fresh = not record.void
-        self._judge(record, Reach.UNREACHABLE, now)
+        record.verdict_until = now + VERDICT_S
+        self.look_at = min(self.look_at, record.verdict_until)
+        self.changed[record.node] = record  # also from unreachable to unreachable: it is void now
+        self._set(record, Reach.UNREACHABLE)
         return fresh
-
-    def on_cut_off(self, record: MemberRecord, now: float) -> None:
-        """A member that can't be dialled waits in vain itself."""
-        undialled = self._dials.reach(record.node) is Reach.UNREACHABLE
-        if undialled and not record.banned:
-            self._judge(record, Reach.CUT_OFF, now)
 
     def acquit(self, record: MemberRecord) -> None:
         """A member delivers, or has connected anew: complaints of it are void."""
@@ -111,12 +108,6 @@ class Reachability:
         bearers = (one for one in map(self._bearer, waiting) if one != self._bearer(node))
         first = next(bearers, None)
         return any(one != first for one in bearers)
-
-    def _judge(self, record: MemberRecord, reach: Reach, now: float) -> None:
-        record.verdict_until = now + VERDICT_S
-        self.look_at = min(self.look_at, record.verdict_until)
-        self.changed[record.node] = record  # also from unreachable to unreachable: it is void now
-        self._set(record, reach)
 
     def _set(self, record: MemberRecord, reach: Reach) -> None:
         if record.reach is not reach:

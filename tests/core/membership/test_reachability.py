@@ -104,18 +104,6 @@ def test_a_bearer_of_two_nodes_is_one_witness_and_so_is_one_that_left() -> None:
     assert not swarm.complain(2)
 
 
-def test_a_member_that_is_cut_off_reads_for_itself_until_it_connects_anew() -> None:
-    swarm = Swarm(1, failed=(HOLDER,))
-    swarm.reach.on_cut_off(swarm.members[1], 1.0)
-    assert swarm.members[1].reach is Reach.REACHABLE, "others get at what it reads"
-    swarm.reach.on_cut_off(swarm.members[HOLDER], 1.0)
-    swarm.settle()
-    assert swarm.holder() is Reach.CUT_OFF
-    assert swarm.reach.lost == {HOLDER}
-    swarm.reach.acquit(swarm.members[HOLDER])
-    assert swarm.holder() is Reach.UNREACHABLE
-
-
 def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
     swarm = Swarm(1, HOLDER)
     record = swarm.members[HOLDER]
