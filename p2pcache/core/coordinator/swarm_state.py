@@ -83,11 +83,7 @@ class SwarmTracker:
         self._take_in(member, said, reading, now)
         if announced and self.book.keep_only(node, reading, now):
             self.lost_runs.suspect(now)
-        if (
-            said.complete and entered
-        ):  # it dials no one: the list would be out of date before it is of use
-            self._send(node, m.Swarm(self.digest, roster.version, full=True))
-        elif not said.complete and (announced or entered or not has_list):
+        if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
 
     def on_report(self, node: NodeId, said: m.LeaseReport, now: float) -> None:
@@ -288,6 +284,9 @@ class SwarmTracker:
 
     def _welcome(self, node: NodeId, said: m.SwarmState) -> None:
         """The list as of its version, then neighbours to dial (members that joined since come with the next delta)."""
+        if said.complete:  # it dials no one: the list would be out of date before it is of use
+            self._send(node, m.Swarm(self.digest, self.roster.version, full=True))
+            return
         self._send(node, self.roster.full_list())
         # One that only serves says that it wants all, and fetches nothing. A loader names its runs one by one, later.
         seeks = ALL if said.pulled else 0

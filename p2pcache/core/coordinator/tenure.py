@@ -60,8 +60,7 @@ class Contender:
         self._seen = False  # the record is as the store has it, as far as we know
         self._renewal = 0
         self._began: dict[int, float] = {}  # our writes that the store may have taken, by renewal
-        self._under_way = False
-        self._due = now
+        self._due = now  # the next call; never while one is under way
 
     def may_act(self, now: float) -> bool:
         """Whether we are active, and surely nobody else is."""
@@ -76,15 +75,15 @@ class Contender:
 
     def next_wakeup(self) -> float:
         """When `next_call` has something to do next; never while a call is under way."""
-        return inf if self._under_way else self._due
+        return self._due
 
     def next_call(self, now: float) -> Look | Write | None:
         """The call that is due; None: none is, or one is under way."""
-        if now < self.next_wakeup():
+        if now < self._due:
             return None
         if self.active and now >= self._until + self._settings.grace_s:
             self._step_down()  # agents do better with another tracker, or with none
-        self._under_way = True
+        self._due = inf
         if self._seen and self.active:
             return self._write(self.generation, now)
         if self._seen and self._is_free(now):
@@ -94,7 +93,7 @@ class Contender:
     def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
         """The store answered a `Look`: the record and its version, or None."""
         record, self._version = found if found is not None else (None, None)
-        self._under_way, self._seen = False, True
+        self._seen = True
         if record != self._record:
             self._record, self._since = record, now
         if record is not None:
@@ -113,17 +112,15 @@ class Contender:
 
     def on_conflict(self, now: float) -> None:
         """The record has another version than we expected."""
-        self._under_way, self._seen = False, False
-        self._due = now
+        self._seen, self._due = False, now
 
     def on_failed(self, now: float) -> None:
         """A call failed; a write may have been taken, or may be later."""
-        self._under_way = False
         self._due = now + self._settings.retry_s
 
     def resign(self) -> Write | None:
         """Be no contender any more. The write gives the tenure back; None: there is none to give back."""
-        self._under_way = True  # for ever
+        self._due = inf
         if not self.active:
             return None
         self._step_down()

@@ -5,7 +5,7 @@ it all from the members' announcements. It doesn't answer questions (`Ask`): the
 """
 
 import heapq
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
@@ -38,8 +38,8 @@ class TrackerState:
     """All that a tracker knows and decides.
 
     Invariants: a swarm exists if and only if it has members; a node's `digests` are exactly the swarms whose rosters
-    list it; `_due` has each swarm's next wakeup, or an earlier time, or one at which it was to have its turn, and turns
-    of the nodes of which states wait.
+    list it; a swarm has a turn, or its next wakeup, or an earlier time, is in `_due`; a node of which states wait has a
+    turn.
     """
 
     def __init__(
@@ -70,10 +70,9 @@ class TrackerState:
         self._listens_until = -inf  # it grants nothing before
         self._origin = origin
         self._remembered = {digest: set(nodes) for digest, nodes in (remembered or {}).items()}
+        self._due: list[tuple[float, str]] = []  # when swarms have something to do
         # Swarms to settle, and nodes of which the next state is to be taken in: first come, first served.
-        self._due: list[tuple[float, int, str | NodeId]] = []
-        self._turns = 0  # given so far
-        self._touched_at = -inf  # when something happened to a swarm
+        self._turns: OrderedDict[str | NodeId, None] = OrderedDict()
         self._past, self._past_ends = Counter[str](), Counter[str]()  # of swarms that are gone
 
     # -- what happens ----------------------------------------------------------------------------------
@@ -114,7 +113,7 @@ class TrackerState:
         record = self.registry.on_disconnected(node, now)
         for digest in sorted(record.digests) if record is not None else ():
             self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
-            self._touch(self.swarms[digest], now)
+            self._turns[digest] = None
         return self._outputs(now)
 
     def on_stood_still(self, now: float) -> None:
@@ -131,11 +130,11 @@ class TrackerState:
         swarm = self.swarms.get(asked.digest)
         if swarm is not None:
             swarm.doubts.on_witness_report(asked.node, asked.run, report, now)
-            self._touch(swarm, now)
+            self._turns[asked.digest] = None
         return self._outputs(now)
 
     def tick(self, now: float) -> list[Output]:
-        """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is over."""
+        """Do what is due: expiry, batches, polls, dials. If it is much, the next wakeup is now."""
         for node in self.registry.expired(now):
             self._forget(node, now, lost=True)
             self._out.append(Close(node, "no sign of life for too long"))
@@ -144,6 +143,8 @@ class TrackerState:
 
     def next_wakeup(self) -> float:
         """When `tick` wants to be called next (may be in the past: then at once); inf: never, as it stands."""
+        if self._turns:
+            return -inf
         swarms_at = self._due[0][0] if self._due else inf
         return min(self.registry.look_at, self.dials.next_wakeup(), swarms_at)
 
@@ -170,7 +171,6 @@ class TrackerState:
         """Assert the invariants, here and in all parts. O(everything)."""
         self.registry.check()
         self.dials.check()
-        due = {(when, what) for when, _, what in self._due}
         listed: dict[NodeId, set[str]] = {}
         for digest, swarm in self.swarms.items():
             if not swarm.reach.changed:  # or it has yet to follow from that
@@ -178,12 +178,12 @@ class TrackerState:
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
-            assert swarm.scheduled <= max(swarm.next_wakeup(), self._touched_at)
-            assert swarm.scheduled == inf or (swarm.scheduled, digest) in due
+            assert digest in self._turns or swarm.scheduled <= swarm.next_wakeup()
+            assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
         nodes = self.registry.nodes
         assert listed == {n: {*r.digests} for n, r in nodes.items() if r.digests}
         assert all(r.cost_bytes == sum(r.digests.values()) for r in nodes.values())
-        assert {what for _, what in due} >= {n for n, r in nodes.items() if r.waiting}
+        assert self._turns.keys() >= {n for n, r in nodes.items() if r.waiting}
 
     def replica_placement(self, digest: str) -> ReplicaPlacement:
         """Which members have a model or are getting it, and which could be told to."""
@@ -203,16 +203,14 @@ class TrackerState:
         """Do what is due, of much the first part; returns what is to be done since the last call ended."""
         if self.dials.changed:
             self._on_dials(now)
+        while self._due and self._due[0][0] <= now:
+            when, digest = heapq.heappop(self._due)
+            if digest in self.swarms and self.swarms[digest].scheduled == when:
+                self.swarms[digest].scheduled = inf
+                self._turns[digest] = None
         for _ in range(2 * SWARMS_AT_ONCE):  # a state is taken in, then its swarm is settled
-            if not self._due or self._due[0][0] > now:
-                break
-            when, _, what = heapq.heappop(self._due)
-            if isinstance(what, str):
-                swarm = self.swarms.get(what)
-                if swarm is not None and swarm.scheduled == when:
-                    self._settle(swarm, now)
-            elif (record := self.registry.nodes.get(what)) is not None and record.waiting:
-                self._take_turn(record, now)
+            if self._turns:
+                self._take_turn(self._turns.popitem(last=False)[0], now)
         out = self._out.copy()
         self._out.clear()
         return out
@@ -230,7 +228,7 @@ class TrackerState:
             for digest in sorted(record.digests) if record is not None else ():
                 swarm = self.swarms[digest]
                 swarm.reach.review(swarm.roster.members[node])
-                self._touch(swarm, now)
+                self._turns[digest] = None
 
     def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:
         if why := m.unfit_announcement(said):
@@ -251,7 +249,7 @@ class TrackerState:
         for swarm in self.swarms.values():
             if swarm.barrier.awaited:
                 swarm.barrier.on_arrival(node, now)
-                self._touch(swarm, now)
+                self._turns[swarm.digest] = None
         self.dials.on_announced(record.member, now)
 
     def _hear(
@@ -259,7 +257,6 @@ class TrackerState:
     ) -> None:
         """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
         waiting = record.waiting  # of earlier lists: leases in this one are to be renewed before
-        had_turn = bool(waiting)
         for said in states[:SWARMS_AT_ONCE]:
             _, before = waiting.pop(said.digest, (said, False))
             self._take_in(record, said, now, announced=announced or before)
@@ -267,19 +264,25 @@ class TrackerState:
             _, before = waiting.get(said.digest, (said, False))
             if said.digest in waiting or len(waiting) < m.MAX_TOLD:
                 waiting[said.digest] = said, announced or before  # it keeps its place
-        if waiting and not had_turn:
-            self._give_turn(record.member.node, now)
+        if waiting:
+            self._turns[record.member.node] = None
 
-    def _take_turn(self, record: Node, now: float) -> None:
-        """A member's next state is taken in: nobody waits for another one's long list."""
-        node = record.member.node
+    def _take_turn(self, what: str | NodeId, now: float) -> None:
+        """Settle a swarm, or take in a member's next state: nobody waits for another one's long list."""
+        if isinstance(what, str):
+            if what in self.swarms:
+                self._settle(self.swarms[what], now)
+            return
+        record = self.registry.nodes.get(what)
+        if record is None or not record.waiting:
+            return
         try:
             self._take_in_waiting(record, next(iter(record.waiting)), now)
         except RemoteProtocolError as error:
             record.waiting.clear()
-            self._out.append(Close(node, str(error)))
+            self._out.append(Close(what, str(error)))
         if record.waiting:
-            self._give_turn(node, now)
+            self._turns[what] = None
 
     def _take_in_waiting(self, record: Node, digest: str, now: float) -> None:
         """Take in what a member told of a swarm, if that waits."""
@@ -293,7 +296,7 @@ class TrackerState:
     ) -> None:  # fmt: skip
         swarm = self._join(record, said, now)
         swarm.on_state(record.member, said, now, announced=announced, entered=entered)
-        self._touch(swarm, now)
+        self._turns[said.digest] = None
 
     def _on_swarm(
         self, node: NodeId, message: m.LeaseReport | m.Stuck | m.Blame, now: float
@@ -308,7 +311,7 @@ class TrackerState:
                 swarm.stuck_runs.on_stuck(node, message, now)
             case m.Blame():
                 swarm.on_blame(node, message.node, now)
-        self._touch(swarm, now)
+        self._turns[message.digest] = None
 
     def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
         """A member told how a pull ended. Nothing is decided by it."""
@@ -344,9 +347,8 @@ class TrackerState:
         record.cost_bytes -= record.digests.pop(digest)
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
-        if len(swarm.roster):
-            self._touch(swarm, now)
-        else:
+        self._turns[digest] = None
+        if not len(swarm.roster):
             self._past += swarm.counts()
             self._past_ends += swarm.book.ends
             del self.swarms[digest]
@@ -361,24 +363,11 @@ class TrackerState:
                 self._leave(record, digest, now, PullEnd.LOST if lost else PullEnd.LEFT)
             record.digests = {}  # an emptied dict keeps its table, and the record is remembered
 
-    def _touch(self, swarm: SwarmTracker, now: float) -> None:
-        """Something happened to a swarm: settle it in its turn."""
-        self._touched_at = now
-        self._plan(swarm, now)
-
-    def _plan(self, swarm: SwarmTracker, when: float) -> None:
-        """Settle a swarm at a time, or later if many are due."""
-        if when < swarm.scheduled:
-            swarm.scheduled = when
-            self._give_turn(swarm.digest, when)
-
-    def _give_turn(self, what: str | NodeId, when: float) -> None:
-        self._turns += 1
-        heapq.heappush(self._due, (when, self._turns, what))
-
     def _settle(self, swarm: SwarmTracker, now: float) -> None:
         """Let a swarm do what is due, and note its next wakeup."""
         listens = now < self._listens_until
-        swarm.scheduled = inf
         swarm.step(now, grants=not listens and (self.may_grant is None or self.may_grant()))
-        self._plan(swarm, min(swarm.next_wakeup(), self._listens_until if listens else inf))
+        when = min(swarm.next_wakeup(), self._listens_until if listens else inf)
+        if when < swarm.scheduled:
+            swarm.scheduled = when
+            heapq.heappush(self._due, (when, swarm.digest))

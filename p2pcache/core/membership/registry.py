@@ -23,6 +23,7 @@ class Node:
     last_seen: float
     expires: float = inf  # when its membership ends if nothing is heard of it
     beat: Heartbeat = _SILENT  # the last one, without what it says of swarms and pulls
+    room_bytes: int = 0  # what it can give to parts that it is ordered to keep
     connected: bool = True
     gone_at: float = inf
     lost: bool = False  # it went without a goodbye
@@ -32,11 +33,6 @@ class Node:
     # States of swarms that it told of in a long list and that are yet to be taken in, `MAX_TOLD` at most; and whether
     # it announced them.
     waiting: dict[str, tuple[SwarmState, bool]] = field(default_factory=dict)
-
-    @property
-    def room_bytes(self) -> int:
-        """What it can give to parts that it is ordered to keep."""
-        return self.beat.room_bytes or self.said.room_bytes
 
     def charge(self, digest: str, cost: int, more: int) -> None:
         """The node told of a swarm, for which the tracker keeps `cost` bytes, and `more` for what this word names."""
@@ -68,7 +64,7 @@ class Registry:
             self.departed.pop(node, None)
             self.joined += 1
         record.member, record.said, record.connected = member, said, True
-        record.beat = replace(record.beat, room_bytes=0)  # the announced one counts
+        record.room_bytes = said.room_bytes
         record.waiting.clear()
         self.on_sign_of_life(node, now)
         return record
@@ -85,13 +81,14 @@ class Registry:
     def on_heartbeat(self, node: NodeId, said: Heartbeat) -> None:
         """Take over what a heartbeat says about the node itself; a short one doesn't say all."""
         record = self.nodes[node]
-        before, room = record.beat, said.room_bytes or record.room_bytes
+        before = record.beat
+        record.room_bytes = said.room_bytes or record.room_bytes
         if not (said.free_bytes or said.cached_bytes):
             said = replace(
                 said, free_bytes=before.free_bytes, cached_bytes=before.cached_bytes,
                 quota_bytes=before.quota_bytes,
             )  # fmt: skip
-        record.beat = replace(said, swarms=(), ended=(), room_bytes=room)
+        record.beat = replace(said, swarms=(), ended=())
 
     def on_disconnected(self, node: NodeId, now: float) -> Node | None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""
