@@ -64,14 +64,12 @@ class Requests:
         """A request goes out; returns its number. It `waits` for another one to the same peer to end."""
         number, since = next(self._numbers), math.inf if waits else now
         self.live[number] = PeerRequest(peer, run, now, since)
-        if peer.delivers:
-            self._states.requested |= 1 << run
-            self.flowing += not waits
-        self.live_bytes += self._run_bytes[run]
+        self.recount()
         return number
 
     def recount(self) -> None:
-        """A neighbour is doubted, or believed again: its requests are probes, or aren't any more."""
+        """Count what is live. When a neighbour is doubted, or believed again, the owner of doubts calls it, too."""
+        self.live_bytes = sum(self._run_bytes[one.run] for one in self.live.values())
         counted = [one for one in self.live.values() if one.peer.delivers]
         self.flowing = sum(not one.waits for one in counted)
         self._states.requested = bitset.of(one.run for one in counted)
@@ -85,17 +83,10 @@ class Requests:
         if request is None:
             return False
         self._ending[number] = request
-        self.flowing -= request.peer.delivers and not request.waits
-        self.live_bytes -= self._run_bytes[request.run]
-        alone = True
         for other in self.live.values():
-            if other.run == request.run and other.peer.delivers:
-                alone = False
             if other.peer is request.peer and other.waits:
                 other.since = now - answer_s
-                self.flowing += other.peer.delivers
-        if alone:
-            self._states.requested &= ~(1 << request.run)
+        self.recount()
         return True
 
     def pop(self, number: int) -> PeerRequest:
@@ -159,10 +150,7 @@ class Requests:
     def check(self) -> None:
         """Assert the invariants."""
         peers, live = self._book.peers, self.live.values()
-        counted = [one for one in live if one.peer.delivers]
-        assert sum(not one.waits for one in counted) == self.flowing
-        assert sum(self._run_bytes[one.run] for one in live) == self.live_bytes
-        assert bitset.of(one.run for one in counted) == self._states.requested
+        assert bitset.of(one.run for one in live if one.peer.delivers) == self._states.requested
         for one in live:
             assert peers.get(one.peer.node) is one.peer
         for peer in peers.values():
