@@ -5,7 +5,6 @@ checksum of the scheduler's answer. The same events and the same seed give the s
 field replays exactly, or the checksum shows where it doesn't.
 """
 
-import dataclasses
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, get_args
@@ -18,9 +17,8 @@ from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm import events as e
 from p2pcache.errors import UsageError
 
-VERSION = 3
-# Larger numbers are written as hex: a run set has a bit for each run, and JSON has doubles.
-_EXACT = 1 << 53
+VERSION = 4
+_MOST = 1 << 63  # larger numbers are written as hex: a run set has a bit for each run
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(e.Event)}
 
 
@@ -71,8 +69,7 @@ def head_line(head: Head) -> bytes:
 
 def step_line(now: float, event: e.Event, commands: Sequence[c.Command]) -> bytes:
     """Encode the line of one event and of what the scheduler answered."""
-    values = [_encoded(value) for value in _values(event)]
-    step = (now, type(event).__name__, values, checksum(commands))
+    step = (now, type(event).__name__, _fields(event), checksum(commands))
     return msgspec.json.encode(step) + b"\n"
 
 
@@ -99,35 +96,23 @@ def read_step(line: bytes) -> Step:
     """
     try:
         now, name, values, commands = msgspec.json.decode(
-            line, type=tuple[float, str, list[Any], int]
+            line, type=tuple[float, str, dict[str, Any], int]
         )
-        return Step(now, _KINDS[name](*(_decoded(value) for value in values)), commands)
-    except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
+        plain = {key: int(v, 16) if isinstance(v, str) else v for key, v in values.items()}
+        return Step(now, msgspec.convert(plain, _KINDS[name]), commands)
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise UsageError(f"not a line of a recording: {error!r}") from None
 
 
 def checksum(commands: Iterable[c.Command]) -> int:
     """A checksum of a scheduler's answer; 0 for none. It finds differences, not forgeries."""
-    said = [(type(command).__name__, *map(_encoded, _values(command))) for command in commands]
+    said = [(type(command).__name__, _fields(command)) for command in commands]
     return zlib.crc32(msgspec.json.encode(said)) if said else 0
 
 
-def _values(one: Any) -> list[Any]:
-    return [getattr(one, field.name) for field in dataclasses.fields(one)]
-
-
-def _encoded(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_encoded(part) for part in value]
-    if isinstance(value, e.Outcome | e.Source):
-        return {type(value).__name__: value.name}
-    return hex(value) if isinstance(value, int) and abs(value) >= _EXACT else value
-
-
-def _decoded(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(_decoded(part) for part in value)
-    if isinstance(value, dict):
-        ((kind, name),) = value.items()
-        return {"Outcome": e.Outcome, "Source": e.Source}[kind][name]
-    return int(value, 16) if isinstance(value, str) else value
+def _fields(one: Any) -> dict[str, Any]:
+    values = ((name, getattr(one, name)) for name in one.__slots__)
+    return {
+        name: hex(value) if isinstance(value, int) and abs(value) >= _MOST else value
+        for name, value in values
+    }

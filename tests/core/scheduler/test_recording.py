@@ -73,8 +73,8 @@ def test_strange_files_are_refused() -> None:
         recording.read_head(recording.head_line(make_head(version=9)))
     with pytest.raises(UsageError, match="aren't ours"):
         make_head(settings={"no_such_knob": 1.0}).scheduler()
-    for line in (b"[0.0]\n", b'[0.0, "Nonsense", [], 0]\n', b'[0.0, "Tick", [1], 0]\n',
-                 b'[0.0, "PeerLeft", ["zz"], 0]\n', b'[0.0, "FetchEnded", [1, {"Outcome": "X"}], 0]\n',
-                 b'[0.0, "FetchEnded", [1, {}], 0]\n'):  # fmt: skip
+    for line in (b"[0.0]\n", b'[0.0, "Nonsense", {}, 0]\n', b'[0.0, "Tick", [], 0]\n',
+                 b'[0.0, "PeerLeft", {}, 0]\n', b'[0.0, "PeerLeft", {"peer": "zz"}, 0]\n',
+                 b'[0.0, "FetchEnded", {"fetch": 1, "outcome": 99}, 0]\n'):  # fmt: skip
         with pytest.raises(UsageError, match="not a line"):
             recording.read_step(line)
