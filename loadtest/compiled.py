@@ -35,7 +35,6 @@ CORE = (
     "origin/origin_reader",
     "origin/owners",
     "origin/without_tracker",
-    "peers/have_queue",
     "peers/peer",
     "peers/peer_book",
     "peers/rarity",
@@ -48,7 +47,6 @@ CORE = (
     "swarm/counters",
     "swarm/events",
     "swarm/run_states",
-    "upload/recall",
     "upload/slow_receivers",
     "upload/upload_queue",
 )

@@ -18,9 +18,6 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 # Uploads in a row after which a peer makes room for one that was turned away. Each change costs a call and a new
 # question.
 QUANTUM = 8
-# Uploads in a row after which a peer doesn't take a place back for which another one was called. From the first one on,
-# a peer that is only late with its next request would be told BUSY in vain.
-HALF_QUANTUM = QUANTUM // 2
 
 # -- load --
 

@@ -7,8 +7,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.recall import Refusals
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, HALF_QUANTUM, QUANTUM
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -26,8 +25,7 @@ class UploadQueue(Generic[Item]):
       sent. A peer that finds none is told BUSY at once and can ask somebody else; a queue would hold its request here.
     - A peer that is served or waits may have its next requests wait, so that its slot doesn't stand empty for a round
       trip. It knows how many its link holds. So it would keep its slot for ever. After a **quantum** of uploads beside
-      peers that were turned away its next request is told BUSY too, and it stands behind them in line. After half of
-      it, it takes no place from one that was called.
+      peers that were turned away its next request is told BUSY too, and it stands behind them in line.
     - A request takes no place from those of an earlier priority: they don't see it. The next request of a warm or
       background pull doesn't wait. The background has a place beside pulls only where they leave most of the uplink
       (`SpareUplink`).
@@ -36,7 +34,7 @@ class UploadQueue(Generic[Item]):
     Order: by priority, and among equals the peers go round (`_waiting` has who was served last at its end). A peer has
     one active upload at most, since its uploads share a connection.
 
-    Recall: a peer that was told BUSY is told once when there is room (`Refusals`).
+    Recall: a peer that was told BUSY is told once when there is room, the oldest first.
 
     Invariants (`check`): at most twice `slots` uploads are active; a peer's requests wait in the order of their
     priorities.
@@ -52,7 +50,8 @@ class UploadQueue(Generic[Item]):
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
         self._slow = SlowReceivers(settings.slots)
         self._spare = SpareUplink()
-        self._refusals: Refusals[Item] = Refusals()
+        # Peer -> its first refused request since it was admitted or called last, the oldest first.
+        self._refused: dict[NodeId, Item] = {}
         # Peer -> its uploads since it was turned away last, while others were turned away.
         self._turns: dict[NodeId, int] = {}
         self._open = True
@@ -81,15 +80,15 @@ class UploadQueue(Generic[Item]):
         """Admit a peer's request, or return False: answer BUSY."""
         here = peer in self._active or peer in self._waiting
         next_waits = here and priority.is_waited_for and self._on.next_waits
-        full = not next_waits and self._is_full(peer, priority)
+        full = not next_waits and self._taken(priority) >= self._slots
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
         if not self._open or full or self._must_make_room(peer, priority):
             if priority.is_waited_for:
-                self._refusals.refuse(peer, item)
+                self._refused.setdefault(peer, item)
                 self._turns.pop(peer, None)
             return False
-        self._refusals.withdraw(peer)
+        self._refused.pop(peer, None)
         waiting = self._waiting.setdefault(peer, deque())
         later = sum(one > priority for one, _ in waiting)
         waiting.insert(len(waiting) - later, (priority, item))
@@ -122,10 +121,14 @@ class UploadQueue(Generic[Item]):
             self._slow.mark(self._active, now)
 
     def recall(self) -> list[Item]:
-        """Refused requests whose peers should hear that there is room now, the oldest first; each is named once."""
-        if not self._open or not self._on.recall:
+        """Refused requests whose peers should hear that there is room now, the oldest first; each is named once.
+
+        Calling more peers than there are places would turn most of them away again.
+        """
+        if not self._open or not self._on.recall or not self._refused:
             return []
-        return self._refusals.recall(self._slots - self._taken(Priority.USUAL))
+        places = max(0, self._slots - self._taken(Priority.USUAL))
+        return [self._refused.pop(peer) for peer in list(self._refused)[:places]]
 
     def on_upload_ended(
         self, peer: NodeId, item: Item, took_s: float | None = None, nbytes: int = 0
@@ -140,7 +143,7 @@ class UploadQueue(Generic[Item]):
         priority, _ = self._active.pop(peer)
         if priority.is_waited_for:
             self._spare.on_pull_served()
-        if self._refusals.are_there_others(peer):
+        if self._others_wait(peer):
             self._turns[peer] = self._turns.get(peer, 0) + 1
         if self._on.slow_receivers:
             self._slow.on_upload_ended(peer, took_s)
@@ -161,7 +164,7 @@ class UploadQueue(Generic[Item]):
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
-        self._refusals.withdraw(peer)
+        self._refused.pop(peer, None)
         self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
         return [item for _, item in self._waiting.pop(peer, ())]
@@ -181,16 +184,14 @@ class UploadQueue(Generic[Item]):
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, self._opened)
 
-    def _is_full(self, peer: NodeId, priority: Priority) -> bool:
-        """Whether there is no free place for this peer, or it had half its quantum and another one was called."""
-        free = self._slots - self._taken(priority)
-        behind = self._turns.get(peer, 0) >= HALF_QUANTUM and priority is Priority.USUAL
-        return free <= 0 or (behind and self._refusals.keeps(peer, free))
+    def _others_wait(self, peer: NodeId) -> bool:
+        """Whether anybody but this peer was turned away."""
+        return len(self._refused) > (peer in self._refused)
 
     def _must_make_room(self, peer: NodeId, priority: Priority) -> bool:
         """Whether this peer had its quantum, and others were turned away. An urgent request makes room for nobody."""
         had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
-        return had_quantum and priority is Priority.USUAL and self._refusals.are_there_others(peer)
+        return had_quantum and priority is Priority.USUAL and self._others_wait(peer)
 
     def _has_spare(self) -> bool:
         """Whether there is a place for one more upload of the background."""

@@ -2,7 +2,7 @@
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import HALF_QUANTUM, QUANTUM
+from p2pcache.core.upload.settings import QUANTUM
 from p2pcache.core.upload.upload_queue import UploadQueue
 from tests.core.upload.uploads_kit import served
 
@@ -85,29 +85,6 @@ def test_a_served_peer_makes_room_after_its_quantum_and_stands_in_line() -> None
     assert queue.offer(101, 3)
     assert queue.start_next() == (101, 3)
     queue.check()
-
-
-def test_a_peer_that_had_half_its_quantum_takes_no_place_from_one_that_was_called() -> None:
-    """It asks as soon as its upload ends, and a call takes as long: the called peer never found a place."""
-    queue = crowded(1)
-    turns(queue, (101,), HALF_QUANTUM - 1)
-    queue.on_upload_ended(101, 101 + 1000 * (HALF_QUANTUM - 1))
-    assert queue.recall() == [10]
-    assert not queue.offer(101, 5)
-    assert queue.offer(1, 11)
-    assert queue.start_next() == (1, 11)
-
-
-def test_a_call_keeps_a_place_from_one_request_only() -> None:
-    """The called peer may have no use for it by now."""
-    queue = crowded(1)
-    turns(queue, (101, 102), HALF_QUANTUM - 1)
-    last = 1000 * (HALF_QUANTUM - 1)
-    queue.on_upload_ended(101, 101 + last)
-    assert queue.recall() == [10]
-    assert not queue.offer(101, 5)
-    queue.on_upload_ended(102, 102 + last)
-    assert queue.offer(102, 6)
 
 
 def test_after_it_was_turned_away_a_peer_has_a_quantum_again() -> None:
