@@ -14,7 +14,6 @@ class Mechanisms:
     bridge_pass: bool = True  # ask first for what the rack waits for
     idle_peers: bool = True  # ask neighbours that serve nobody, however many requests flow
     bridge_review: bool = True  # step in for late bridges
-    early_look: bool = True  # look beyond the rack early if nothing came yet
     endgame: bool = True  # ask twice for late runs
     doubt: bool = True  # don't count the claims of neighbours that deliver nothing
     stuck_watch: bool = True  # tell the tracker of runs that don't come

@@ -112,18 +112,17 @@ def test_nothing_came_for_long_and_nothing_is_under_way() -> None:
     assert not desk.book.reviews[-1], "a read is under way"
 
 
-def test_a_part_of_a_model_is_looked_for_early_and_once() -> None:
+def test_a_part_of_a_model_is_looked_for_early() -> None:
     desk = Desk(wanted=0b11)
-    assert desk.looks(BRIDGE_PATIENCE_MAX_S - 1.0) == [STUCK_S]
-    assert desk.book.reviews == [True]
+    assert desk.looks(2.5 * STUCK_S) == [STUCK_S, 2 * STUCK_S]
+    assert desk.book.reviews == [True, True]
 
 
 def test_while_nothing_waits_out_there_no_time_is_counted() -> None:
     desk = Desk(wanted=0b11)
     near = desk.book.on_connected(2, FULL, now=0.0)  # the rack has all of it
     assert near is not None
-    assert desk.looks(BRIDGE_PATIENCE_MAX_S - 1.0) == []
+    desk.looks(2.5 * STUCK_S)
     desk.book.on_disconnected(2)
-    now = BRIDGE_PATIENCE_MAX_S - 1.0
-    desk.timer.look_beyond((), now)
-    assert desk.book.reviews == [], "it has waited for a moment only"
+    desk.timer.look_beyond((), 3.0 * STUCK_S)
+    assert desk.book.reviews == [False] * 3, "it has waited for a moment only"
