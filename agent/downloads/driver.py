@@ -184,7 +184,7 @@ class SwarmDriver:
             self.post(e.RunsProved(fresh, source))
         else:
             self._have |= fresh
-            self._context.net.announce(self.digest, c.Announce(fresh))
+            self._context.net.announce(self.digest, fresh)
             if fresh and self.complete:
                 self.tell_tracker()  # the tracker grants leases for runs that it thinks missing
 
@@ -350,8 +350,8 @@ class SwarmDriver:
                 self._work.begin_request(command)
             case c.Cancel(number):
                 self._work.cancel_request(number)
-            case c.Announce():
-                self._context.net.announce(self.digest, command)
+            case c.Announce(runs):
+                self._context.net.announce(self.digest, runs)
             case c.Fetch(fetch, run, joined):
                 self._work.begin_read(fetch, run, joined=joined)
             case c.CancelFetch(fetch):

@@ -249,8 +249,7 @@ class Requester:
     def _review(self, progress_at: float, now: float) -> None:
         self._review_at = now + REVIEW_S
         self.deliveries.doubt_refusers(progress_at, now)
-        receiving = sum(p.have != self._states.full for p in self._book.peers.values())
-        self.pace.on_received(self._book.received, receiving, now)
+        self.pace.on_received(self._states.have.bit_count(), now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self.requests.on_link_measured()
 

@@ -21,7 +21,6 @@ class PeerBook:
         """No neighbours yet; `boundaries`: where nodes are."""
         self._boundaries = boundaries
         self.peers: dict[NodeId, Peer] = {}
-        self.received = 0  # runs that neighbours came to have while they were connected
         self.rarity = Rarity()
         self._near: list[
             Rarity
@@ -76,7 +75,6 @@ class PeerBook:
         fresh = runs & ~peer.have
         if fresh:
             peer.have |= fresh
-            self.received += fresh.bit_count()
             self._count(peer, fresh)
         return fresh
 

@@ -67,28 +67,23 @@ class RequestTiming:
 
 
 class SwarmPace:
-    """How quickly the swarm moves on: new runs among us and our neighbours, and runs that a neighbour receives.
-
-    A neighbour's rate tells a slow node from a slow swarm. New runs don't: storage may bring them more quickly than any
-    node passes them on.
-    """
+    """How quickly runs come here, and how quickly new ones appear among us and our neighbours."""
 
     def __init__(self, now: float) -> None:
         """Nothing has come yet."""
-        self._received_s = RollingMedian(STEPS)  # seconds from one run to the next at a neighbour
+        self._received_s = RollingMedian(STEPS)  # seconds from one run to the next
         self._received = 0
-        self._received_at = now  # when neighbours had received more
+        self._received_at = now  # when there were more here
         self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
         self._count = 0
         self._at: float | None = None  # when new runs were seen last
         self._began = now
         self.least_mean_s = 0.0  # since the tracker was lost, or ever; 0: not known
 
-    def on_received(self, count: int, neighbours: int, now: float) -> None:
-        """All neighbours together have received so many runs by now, and so many of them still receive."""
-        if count > self._received and neighbours:
-            took_s = now - self._received_at
-            self._received_s.add(took_s * neighbours / (count - self._received))
+    def on_received(self, count: int, now: float) -> None:
+        """So many runs came here by now."""
+        if count > self._received:
+            self._received_s.add((now - self._received_at) / (count - self._received))
             self._received, self._received_at = count, now
 
     def on_count(self, count: int, now: float) -> None:
@@ -109,7 +104,7 @@ class SwarmPace:
 
     @property
     def received_s(self) -> float:
-        """Seconds from one run to the next at a neighbour, the median; 0: not known."""
+        """Seconds from one run to the next, the median; 0: not known."""
         return self._received_s.median if len(self._received_s) >= KNOWN_STEPS else 0.0
 
     @property

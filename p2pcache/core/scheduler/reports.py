@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 
 from p2pcache.core import bitset
-from p2pcache.core.peers.rarity import Rarity
 from p2pcache.core.peers.settings import BATCH_BYTES, HAVE_WAIT_RUNS, HAVE_WAIT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import SwarmSettings
@@ -13,7 +12,11 @@ from p2pcache.ids import RunSet
 
 
 class HaveBatch:
-    """Runs that were proved since the last announcement to the neighbours."""
+    """Runs that were proved since the last announcement to the neighbours.
+
+    Each batch wakes the neighbours up, and of a run that several of them have they have heard before. So such a run
+    waits for a rarer one, or for as long as a neighbour needs for a few runs.
+    """
 
     def __init__(self, settings: SwarmSettings, run_bytes: Sequence[int]) -> None:
         """It is empty; `run_bytes`: the size of each run of the model."""
@@ -21,24 +24,31 @@ class HaveBatch:
         self._full = max(1, BATCH_BYTES // max(run_bytes, default=1))
         self.runs: RunSet = 0
         self._sent_at = -math.inf
+        self._due_at = math.inf
 
     @property
     def due_at(self) -> float:
-        """When it is to be announced: in turns, or as soon as it holds many bytes; inf: it is empty."""
-        if self.runs.bit_count() >= self._full:
-            return -math.inf
-        return self._sent_at + self._interval_s if self.runs else math.inf
+        """When it is to be announced; inf: it is empty."""
+        return self._due_at if self.runs else math.inf
 
-    def take_batch(self, now: float, pace_s: float, rarity: Rarity) -> commands.Announce:
-        """The batch, which is announced now.
+    def add(self, runs: RunSet, common: RunSet, pace_s: float, now: float) -> None:
+        """Runs are proved; several neighbours have those in `common`.
 
-        `pace_s` is the time from one run to the next at a neighbour; 0: not known, or no tracker is there. Then owners
-        see by have batches what was read from storage, and nothing waits.
+        `pace_s` is the time from one run to the next; 0: not known, or no tracker is there. Then owners see by have
+        batches what was read from storage, and nothing waits.
         """
-        runs, self.runs, self._sent_at = self.runs, 0, now
-        common = rarity.common & runs if pace_s else 0
-        wait_s = min(HAVE_WAIT_RUNS * pace_s, HAVE_WAIT_S) if common else 0.0
-        return commands.Announce(runs, common, wait_s)
+        due_at = self._sent_at + self._interval_s
+        if not runs & ~common:
+            due_at = max(due_at, now + min(HAVE_WAIT_RUNS * pace_s, HAVE_WAIT_S))
+        self._due_at = min(self.due_at, due_at)
+        self.runs |= runs
+        if self.runs.bit_count() >= self._full:
+            self._due_at = -math.inf
+
+    def take_batch(self, now: float) -> commands.Announce:
+        """The batch, which is announced now."""
+        runs, self.runs, self._sent_at, self._due_at = self.runs, 0, now, math.inf
+        return commands.Announce(runs)
 
 
 def to_tracker(

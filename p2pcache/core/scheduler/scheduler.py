@@ -110,8 +110,7 @@ class Scheduler:
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
             self._origin.act(now, now - self._progress_at, out)
         if now >= self._have_batch.due_at:
-            told_s = self.pace_s if self._by_itself.tracker_up else 0.0
-            out.append(self._have_batch.take_batch(now, told_s, self._book.rarity_in_rack))
+            out.append(self._have_batch.take_batch(now))
         if now >= self._stuck.deadline and self._looks_out:
             self._report_stuck(now)
         return out
@@ -155,7 +154,7 @@ class Scheduler:
 
     @property
     def pace_s(self) -> float:
-        """Seconds from one run to the next at a neighbour of this swarm; 0: not known."""
+        """Seconds from one run to the next; 0: not known."""
         return self._requester.pace.received_s
 
     def story(self, run: RunIndex) -> list[str]:
@@ -264,7 +263,8 @@ class Scheduler:
         self._origin.on_proved(fresh, self._out)
         self._requester.on_proved(fresh, now, self._out)
         self._states.set_proved(fresh)
-        self._have_batch.runs |= fresh
+        pace_s = self.pace_s if self._by_itself.tracker_up else 0.0
+        self._have_batch.add(fresh, self._book.rarity_in_rack.common, pace_s, now)
         self._progress_at = now
         if self._states.needed:
             self._requester.deadline = now

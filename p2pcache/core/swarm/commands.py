@@ -48,11 +48,9 @@ class CancelFetch:
 
 @dataclass(slots=True)
 class Announce:
-    """Tell neighbours that we have these runs, and our load (`HaveQueue`)."""
+    """Tell neighbours that we have these runs, and our load."""
 
     runs: RunSet  # proved since the last one
-    common: RunSet = 0  # runs that several neighbours have; those of `runs` may wait
-    wait_s: float = 0.0  # for so long; 0: not at all
 
 
 @dataclass(slots=True)

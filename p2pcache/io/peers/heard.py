@@ -1,8 +1,5 @@
-"""What the nodes of one model's swarm said that they have, and what they are still to be told."""
+"""What the nodes of one model's swarm said that they have."""
 
-import asyncio
-
-from p2pcache.core.peers.have_queue import HaveQueue
 from p2pcache.ids import NodeId, RunSet
 
 MAX_HEARD = (
@@ -16,11 +13,9 @@ class Heard:
     It outlives connections, since a node that has all of a model hangs up on its neighbours.
     """
 
-    def __init__(self, run_count: int) -> None:
-        """Nobody has said anything; `run_count`: of the model."""
+    def __init__(self) -> None:
+        """Nobody has said anything."""
         self.runs: dict[NodeId, RunSet] = {}
-        self.told = HaveQueue(run_count)
-        self.timer: asyncio.TimerHandle | None = None  # of `told.due`
 
     def runs_of(self, node: NodeId) -> RunSet:
         """The runs that a node has."""

@@ -6,19 +6,15 @@ sessions can import it.
 
 import asyncio
 import logging
-import math
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from p2pcache.core import bitset
-from p2pcache.core.peers.have_queue import Batches
 from p2pcache.core.peers.timing import pulse_s
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.stats import RollingMedian
-from p2pcache.core.swarm.commands import Announce
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import NodeId, RunSet, format_node
@@ -33,7 +29,6 @@ from p2pcache.io.security.tls import Tls
 
 _log = logging.getLogger(__name__)
 
-TIMER_S = 0.001  # uvloop rounds to milliseconds, and an early timer would be set again
 REQUESTS = 31  # the latest ones, whose median is the usual time of a request
 
 
@@ -221,48 +216,16 @@ class Hub:
         heard.on_list(node, runs, dialled=self.requesting.get(node) is joining)
         return runs
 
-    def announce(self, digest: str, one: Announce) -> None:
-        """Send HAVE to every neighbour that lacks some of these runs, now or later (`HaveQueue`)."""
-        if digest in self.swarms:
-            told, load = self.heard[digest].told, self.load()
-            batches = told.tell_or_keep(one, self._lacking(digest), load, self.loop.time())
-            self._tell(digest, batches, load)
-
-    def on_upload_ended(self) -> None:
-        """A slot may be free."""
-        for digest, heard in self.heard.items():
-            if heard.told.waits_for_room:
-                load = self.load()
-                self._tell(digest, heard.told.on_room(self._lacking(digest), load), load)
-
-    def take_told(self, digest: str, node: NodeId) -> RunSet:
-        """The runs that a node is told with the frame that goes to it now."""
-        heard = self.heard[digest]
-        return heard.told.take_waiting(node, heard.runs_of(node))
-
-    def _lacking(self, digest: str) -> list[tuple[NodeId, RunSet]]:
-        """Neighbours that lack something, and what each has."""
-        everything = bitset.full(self.swarms[digest].layout.run_count)
-        runs_of = self.heard[digest].runs_of
-        nodes = dict.fromkeys((*self.requesting, *self.serving))
-        return [(node, has) for node in nodes if (has := runs_of(node)) != everything]
-
-    def _tell(self, digest: str, batches: Batches, load: int) -> None:
-        """Send HAVEs, on one connection each."""
-        heard = self.heard[digest]
-        for node, runs in batches:
-            for session in self._sessions(node):
-                if session.send_have(digest, runs, load):
-                    break
-        if heard.timer is None and heard.told.due_at != math.inf:
-            at = self.inbox.pulse_after(heard.told.due_at)
-            heard.timer = self.loop.call_at(at, self._tell_late, digest, heard)
-
-    def _tell_late(self, digest: str, heard: Heard) -> None:
-        heard.timer = None
-        if self.heard.get(digest) is heard:
-            load, due = self.load(), self.loop.time() >= heard.told.due_at - TIMER_S
-            self._tell(digest, heard.told.due(self._lacking(digest), load) if due else [], load)
+    def announce(self, digest: str, runs: RunSet) -> None:
+        """Send HAVE to every neighbour that lacks some of these runs, on one connection each."""
+        if digest not in self.swarms:
+            return
+        load, heard = self.load(), self.heard[digest]
+        for node in dict.fromkeys((*self.requesting, *self.serving)):
+            if fresh := runs & ~heard.runs_of(node):
+                for session in self._sessions(node):
+                    if session.send_have(digest, fresh, load):
+                        break
 
     def forget_heard(self, digest: str, node: NodeId) -> bool:
         """Forget what a node has of a model; False: it is connected and goes on telling."""

@@ -18,7 +18,6 @@ from p2pcache.core.protocol.address import can_be_tried, join
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.ratelimit import RateLimit
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.swarm.commands import Announce
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, P2PCacheError
@@ -146,7 +145,6 @@ class PeerNet:
             reader=ControlReader(inbox, parser), load=lambda: uploads.told_load, tls=self._tls,
         )  # fmt: skip
         listener, liveness = Listener(sock, hub, uploads), Liveness(hub)
-        uploads.on_ended = hub.on_upload_ended
         self._started = parts = _Parts(hub, uploads, writers, listener, liveness)
         liveness.start()
         return parts
@@ -178,7 +176,7 @@ class PeerNet:
     def add_swarm(self, port: SwarmPort) -> None:
         """Serve a model, and be able to request it."""
         self._hub.swarms[port.layout.digest] = port
-        self._hub.heard[port.layout.digest] = Heard(port.layout.run_count)
+        self._hub.heard[port.layout.digest] = Heard()
 
     def remove_swarm(self, digest: str) -> None:
         """Neither serve nor request a model any more; requests under way end CANCELLED."""
@@ -270,9 +268,9 @@ class PeerNet:
         self._up.limit(bytes_per_s)
         self._parts.uploads.limit_slots(slots)
 
-    def announce(self, digest: str, one: Announce) -> None:
-        """Send HAVE to every neighbour that lacks some of these runs, now or later."""
-        self._hub.announce(digest, one)
+    def announce(self, digest: str, runs: RunSet) -> None:
+        """Send HAVE to every neighbour that lacks some of these runs."""
+        self._hub.announce(digest, runs)
 
     def forget_heard(self, digest: str, node: NodeId) -> bool:
         """Forget what a node has of a model; False: it is connected and goes on telling."""

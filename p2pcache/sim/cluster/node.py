@@ -67,7 +67,7 @@ class SimNode(NodeState):
             check_every: its invariants are checked after this many events; 0: never.
         """
         super().__init__(env, node, place=place, rate=rate)
-        self._nodes = self.others = nodes
+        self._nodes = nodes
         self.uploads = NodeUploads(self, uploads, on)
         self.scheduler = Scheduler(
             node=node, run_bytes=env.run_bytes, have=have, settings=settings,
@@ -261,8 +261,6 @@ class SimNode(NodeState):
             self.world.after(0, self.ended, command.request, Outcome.LOST)
             return
         self._asked[command.request] = (server, command.run, self.world.now)
-        if runs := self.told.take_waiting(server.node, self._connected[server.node].have):
-            self.tell([(server.node, runs)])
         self.send(server, server.on_request, self, command.request, command.run, command.priority)
 
     def _on_cancel(self, command: commands.Cancel) -> None:
@@ -271,14 +269,13 @@ class SimNode(NodeState):
             self.send(server, server.uploads.cancel_upload, self, command.request)
 
     def _on_announce(self, command: commands.Announce) -> None:
-        self.tell(self.told.tell_or_keep(command, self.lacking(), self.load, self.world.now))
-
-    def lacking(self) -> list[tuple[NodeId, RunSet]]:
-        """See `NodeState`."""
         if not self._audience:
             connected, others = self._connected, {**self.askers, **self.askable}
             self._audience = [(other, connected[node]) for node, other in others.items()]
-        return [(o.node, known.have) for o, known in self._audience if not o.scheduler.complete]
+        self.spread([
+            (other, runs) for other, known in self._audience
+            if not other.scheduler.complete and (runs := command.runs & ~known.have)
+        ])  # fmt: skip
 
     def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""

@@ -4,7 +4,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from p2pcache.core.peers.have_queue import Batches, HaveQueue
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm import events
 from p2pcache.core.swarm.events import Outcome
@@ -15,8 +14,6 @@ from p2pcache.sim.cluster.node_place import Place
 
 class NodeState(ABC):
     """One node: its links, where it stands, and what it can be told."""
-
-    others: "Mapping[NodeId, NodeState]"  # all nodes of the storm
 
     def __init__(self, env: Environment, node: NodeId, *, place: Place, rate: float) -> None:
         """A node that lives.
@@ -36,8 +33,6 @@ class NodeState(ABC):
         self.down = env.net.link(rate)
         self.place = place
         self.links_in = [link for link in (place.way_in, self.down, place.disk) if link is not None]
-        self.told = HaveQueue(len(env.run_bytes))
-        self._tells_at = float("inf")
         self.alive = True
         self.liar = False  # it serves garbage
         self.hidden = False  # nobody can dial it
@@ -62,13 +57,13 @@ class NodeState(ABC):
         """
         self.env.post(self.side, other.side, what, *args, queued_s=self.queued_s_to(other))
 
-    def spread(self, batches: "Sequence[tuple[NodeState, RunSet]]", load: int) -> None:
+    def spread(self, batches: "Sequence[tuple[NodeState, RunSet]]") -> None:
         """Send HAVEs to many nodes: one entry in the world's heap, which would cost half of the time otherwise.
 
         Args:
             batches: receivers, and what each is told that this node has now.
-            load: its load.
         """
+        load = self.load
         if self.side:
             for other, runs in batches:
                 self.send(other, other.on_have_batch, self.node, runs, load)
@@ -80,27 +75,6 @@ class NodeState(ABC):
         self.world.steps += len(batches) - 1
         for other, runs in batches:
             other.on_have_batch(self.node, runs, load)
-
-    def on_room(self) -> None:
-        """An upload has ended."""
-        if self.told.waits_for_room:
-            self.tell(self.told.on_room(self.lacking(), self.load))
-
-    def tell(self, batches: Batches) -> None:
-        """Send have batches, and wait for the next ones."""
-        self.spread([(self.others[node], runs) for node, runs in batches], self.load)
-        if self.told.due_at < self._tells_at:
-            self._tells_at = self.told.due_at
-            self.world.at(self._tells_at, self._tell_late, self._tells_at)
-
-    def _tell_late(self, armed_for: float) -> None:
-        if armed_for != self._tells_at or not self.alive:
-            return
-        self._tells_at = float("inf")
-        if self.told.due_at <= self.world.now:
-            self.tell(self.told.due(self.lacking(), self.load))
-        else:
-            self.tell([])
 
     def queued_s_to(self, other: "NodeState") -> float:
         """How long a message to a node that is sent now lies before full links, in seconds."""
@@ -127,10 +101,6 @@ class NodeState(ABC):
     @abstractmethod
     def on_have_batch(self, node: NodeId, runs: RunSet, load: int) -> None:
         """A neighbour's HAVE came in."""
-
-    @abstractmethod
-    def lacking(self) -> list[tuple[NodeId, RunSet]]:
-        """Neighbours that lack something, and what they have."""
 
     @abstractmethod
     def ended(self, number: int, outcome: Outcome, began: float = 0.0) -> None:

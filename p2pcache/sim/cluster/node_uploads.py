@@ -125,4 +125,3 @@ class NodeUploads:
         self._start()
         for refused in self.queue.recall():
             node.send(refused.asker, refused.asker.on_have_batch, node.node, 0, node.load)
-        node.on_room()

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.swarm.commands import Announce
 from p2pcache.io.peers import heard
 from p2pcache.io.peers.heard import Heard
 from p2pcache.io.peers.protocol import wire
@@ -49,7 +48,7 @@ async def test_a_node_that_comes_back_with_less_has_less() -> None:
                 await until(lambda have=have: runs_of(one, 7) == have)  # type: ignore[misc]
                 if have == 0b1:  # and it is told again what it has lost
                     port.store.have.update(range(len(MODEL.chunks)))
-                    one.net.announce(DIGEST, Announce(EVERYTHING))
+                    one.net.announce(DIGEST, EVERYTHING)
                     told = wire.parse_have(await caller.frame(wire.Kind.HAVE), RUNS)
                     assert told == EVERYTHING & ~0b1
             await until(lambda: not one.net.stats.connections)
@@ -63,7 +62,7 @@ async def test_a_late_list_takes_back_nothing_that_came_on_the_other_connection(
         one.net.dial(DIGEST, 2, two.address)
         await port.heard("inbound", 1, one.address, True)
         await until(lambda: 2 in one.net.heard(DIGEST))
-        two.net.announce(DIGEST, Announce(0b10))
+        two.net.announce(DIGEST, 0b10)
         await until(lambda: runs_of(one, 2) == 0b10)
         two.net.dial(DIGEST, 1, one.address)  # its list is empty: nothing is proved there
         await port.heard("joined", 1, 0)
@@ -103,7 +102,7 @@ def test_callers_without_end_cost_no_memory_and_neighbours_find_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(heard, "MAX_HEARD", 10)
-    swarm = Heard(8)
+    swarm = Heard()
     for number in range(100):
         swarm.on_list(number, 1, dialled=False)
         swarm.on_more(number, 2)

@@ -9,7 +9,6 @@ import uvloop
 
 from p2pcache.core import bitset
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.swarm.commands import Announce
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import UsageError
 from p2pcache.io.peers.protocol.limits import PeerLimits
@@ -78,7 +77,7 @@ async def in_pulses() -> None:
         check(model, port)
         assert client.net._hub.pulse_s() == 0.0  # nothing is pulled any more
         await asyncio.sleep(0.2)
-        client.net.announce(digest, Announce(1))
+        client.net.announce(digest, 1)
         client.net.request(digest, 1000, 1, 0)
         assert await port.end(1000) is Outcome.DONE
 
@@ -150,12 +149,12 @@ async def test_haves_go_to_nodes_that_lack_runs_on_one_connection_each() -> None
         pa, pb, pc = a.swarm(MODEL), b.swarm(MODEL), c.swarm(MODEL, full=True)
         await dialled(a, pa, b, 0)  # a requests from b: b's haves come as server
         await dialled(a, pa, c)
-        b.net.announce(DIGEST, Announce(0b101))
+        b.net.announce(DIGEST, 0b101)
         await pa.heard("has", 2, 0b101)
-        a.net.announce(DIGEST, Announce(0b10))  # as requester; c has everything and isn't told
+        a.net.announce(DIGEST, 0b10)  # as requester; c has everything and isn't told
         await pb.heard("has", 1, 0b10)
         await dialled(b, pb, a, 0b10)  # JOINED says 0; what it announced before counts too
-        b.net.announce(DIGEST, Announce(0b1000))  # now as requester
+        b.net.announce(DIGEST, 0b1000)  # now as requester
         await pa.heard("has", 2, 0b1000)
         assert not [told for told in pc.told if told[0] == "has"]
 

@@ -102,12 +102,8 @@ class ClientSession:
     def request(self, digest: str, request: int, spans: deque[range], priority: Priority) -> bool:
         """See `hub.Requesting`."""
         stream = self._streams.get(digest)
-        connection = self._connection
-        if stream is None or not stream.joined or self._requests is None or connection is None:
+        if stream is None or not stream.joined or self._requests is None:
             return False
-        if runs := self._hub.take_told(digest, self.node):
-            count = stream.port.layout.run_count
-            connection.send_with_next(wire.have(stream.number, runs, count, self._hub.load()))
         self._requests.start(stream.number, stream.port, request, spans, priority)
         return True
 

@@ -85,8 +85,6 @@ class Uploads:
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
-        # An upload was sent, and its slot may be free.
-        self.on_ended: Callable[[], None] = lambda: None
         self.idle = asyncio.Event()  # nothing is active or waiting
         self.idle.set()
 
@@ -152,7 +150,6 @@ class Uploads:
             connection.flush()  # frames that were queued while the thread held the write side
         self._start()
         self._offer_room()
-        self.on_ended()
 
     def _offer_room(self) -> None:
         for refused in self._queue.recall():

@@ -193,11 +193,6 @@ class Connection:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def send_with_next(self, frame: bytes) -> None:
-        """Queue a control frame (loop's thread) that leaves with the next one, in one packet."""
-        self._outbox.append(frame)
-        self._queued += len(frame)
-
     def send(self, frame: bytes) -> None:
         """Queue a control frame (loop's thread); it leaves at once, or after the DATA under way."""
         if not self.open:
