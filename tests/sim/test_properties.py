@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.sim.__main__ import main
 from p2pcache.sim.cluster.environment import Pause
 from p2pcache.sim.properties import (
@@ -105,13 +104,12 @@ def test_a_pause_counts_without_what_excuses_it() -> None:
         assert longest_pause(run) == pytest.approx(40.0 - excused_s - 9 * run_s)
 
 
-def test_a_long_pause_breaks_a_law(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_pause_breaks_a_law() -> None:
     """Partial pulls in racks: a bridge that doesn't want a run doesn't bring it, so starved nodes ask anybody."""
     storm = Storm(nodes=24, runs=128, racks=3, parts=8)
     assert verdict(Run(storm)) is None
-    starved = BridgeTimer._starved
-    monkeypatch.setattr(BridgeTimer, "_starved", lambda timer, now: starved(timer, now - 60))
-    assert "a node got nothing for" in (verdict(Run(storm)) or "")
+    late = replace(storm, settings=replace(storm.settings, stuck_after_s=60.0))
+    assert "a node got nothing for" in (verdict(Run(late)) or "")
 
 
 def test_the_command_keeps_failed_storms(

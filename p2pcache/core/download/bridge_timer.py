@@ -39,7 +39,7 @@ class BridgeTimer:
         if self._timing.is_unknown and states.wanted != states.full:
             # A bridge doesn't bring runs that it doesn't want. One that wants them may have a thin uplink, so a node that
             # wants the whole model waits longer.
-            pause_s = starved_s
+            pause_s = max(0.0, self._waits_since - self._looked_at) + starved_s
         elif now >= self._looked_at + pause_s:
             # A bridge behind a full uplink is as slow as our own requests across the boundary are at this moment.
             ages_s = [now - one.started for one in requests if one.peer.distance]

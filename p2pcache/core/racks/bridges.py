@@ -48,6 +48,7 @@ class Boundaries:
         # For each distance: the runs for which this node is among the first 1, 2, 4 ... in order.
         self._duty: list[list[RunSet]] = [[], [], []]
         self._starved: list[RunSet] = [0, 0, 0]  # runs that waited when nothing came any more
+        self._waited: list[RunSet] = [0, 0, 0]  # runs that waited at the last review
         # For each bridge's share of the runs: steps of relief. It is 0 while the bridge isn't late.
         self._relief: list[dict[RunSet, float]] = [{}, {}, {}]
         self._open: list[RunSet] = [_ALL, _ALL, _ALL]
@@ -105,21 +106,22 @@ class Boundaries:
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
             self._starved[distance] = runs if starved else runs & self._starved[distance]
+            waited, self._waited[distance] = runs & self._waited[distance], runs
             relief = self._relief[distance]
-            owed = {share: (runs & share).bit_count() for share in relief}
+            owed = {share: (waited & share).bit_count() for share in relief}
             usual = sorted(owed.values())[(len(owed) - 1) // 2] if owed else 0
             for share, count in owed.items():
                 late = count >= OWED_RATIO * usual + OWED_RUNS
                 step = relief[share] + (1.0 if late else -1.0 / RELIEF_REVIEWS)
                 relief[share] = min(max(step, 0.0), float(_STEPS))
-            self._reopen(distance, runs)
+            self._reopen(distance, waited)
 
     def _reopen(self, distance: int, waited: RunSet = 0) -> None:
         duty = self._duty[distance]
         runs = duty[0] | self._starved[distance]
         for share, relief in self._relief[distance].items():
             step = math.ceil(relief)
-            # The second in order does all that a late bridge does; the others bring only what has waited already.
+            # The second in order does all that a late bridge does; the others bring only what waits for long.
             runs |= share & duty[min(step, 1)]
             runs |= share & waited & (duty[step] if step < _STEPS else _ALL)
         self._open[distance] = runs if self.active else _ALL
