@@ -37,8 +37,8 @@ class BridgeTimer:
         starved_s, least_s = self._settings.stuck_after_s, self._settings.cross_after_s
         pause_s = self._timing.bridge_patience_s(least_s)
         if self._timing.is_unknown and states.wanted != states.full:
-            # A bridge doesn't bring runs that it doesn't want. One that wants them may have a thin uplink, so a node that
-            # wants the whole model waits longer.
+            # A bridge doesn't bring runs that it doesn't want. One that wants them may have a thin uplink, so a node
+            # that wants the whole model waits longer.
             pause_s = max(0.0, self._waits_since - self._looked_at) + starved_s
         elif now >= self._looked_at + pause_s:
             # A bridge behind a full uplink is as slow as our own requests across the boundary are at this moment.

@@ -27,6 +27,7 @@ FIRST_STEPS_S = 6.0
 # next run is asked for ahead.
 PULSE_SHARE = 0.5
 PULSE_MAX_S = 0.05  # more is no cheaper, and people wait for some of what comes
+LAST_RUNS = 32  # a pull that lacks no more has no pulses: its last runs wait for nothing
 PULSE_LEAST_S = 0.004  # shorter ones would wake the loop more often than what comes
 
 # -- what they are told --
@@ -39,5 +40,3 @@ BATCH_BYTES = 32 * MiB
 HAVE_WAIT_RUNS = 4
 # At most: in a slow swarm each wait would make the pace slower, and so the waits longer.
 HAVE_WAIT_S = 0.5
-# A neighbour that lacks no more is told at once: each way to one of them may be the last that it needs.
-LAST_RUNS = 32

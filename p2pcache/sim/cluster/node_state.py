@@ -1,7 +1,7 @@
 """What the parts of a simulated node, its tracker and its neighbours know of it."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from p2pcache.core.protocol import messages as m
