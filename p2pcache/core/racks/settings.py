@@ -11,8 +11,8 @@ MIN_LINKS = 4
 
 # -- late bridges --
 
-# A bridge is late if it owes OWED_RATIO times what the median bridge owes and OWED_RUNS more: one that owes a run or two
-# is called late by chance, and more than one copy crosses (docs/lab/0014).
+# A bridge is late if it owes OWED_RATIO times what the median bridge owes and OWED_RUNS more: a bridge that owes one
+# or two runs is called late by chance, and more than one copy crosses (docs/lab/0014).
 OWED_RATIO = 2
 OWED_RUNS = 2
 # Reviews without a verdict for which a step of relief lasts: a bridge that is helped doesn't look late.
