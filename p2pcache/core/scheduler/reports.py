@@ -34,8 +34,8 @@ class HaveBatch:
     def add(self, runs: RunSet, common: RunSet, pace_s: float, now: float) -> None:
         """Runs are proved; several neighbours have those in `common`.
 
-        `pace_s` is the time from one run to the next; 0: not known, or no tracker is there. Then owners see by have
-        batches what was read from storage, and nothing waits.
+        `pace_s` is the time from one run to the next; 0: nothing waits. It isn't known, few runs are lacking, or no
+        tracker is there: owners see by have batches what was read from storage.
         """
         due_at = self._sent_at + self._interval_s
         if not runs & ~common:

@@ -16,6 +16,7 @@ from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.origin.origin_reader import OriginReader
 from p2pcache.core.origin.without_tracker import WithoutTracker
 from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.settings import LAST_RUNS
 from p2pcache.core.racks.bridge_slots import links
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.run_log import RunLog
@@ -263,7 +264,8 @@ class Scheduler:
         self._origin.on_proved(fresh, self._out)
         self._requester.on_proved(fresh, now, self._out)
         self._states.set_proved(fresh)
-        pace_s = self.pace_s if self._by_itself.tracker_up else 0.0
+        ends = self._states.needed.bit_count() <= LAST_RUNS
+        pace_s = self.pace_s if self._by_itself.tracker_up and not ends else 0.0
         self._have_batch.add(fresh, self._book.rarity_in_rack.common, pace_s, now)
         self._progress_at = now
         if self._states.needed:
