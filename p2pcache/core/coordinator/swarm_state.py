@@ -250,20 +250,17 @@ class SwarmTracker:
                 self.doubts.on_right_reads(node, fresh, now)
             if node in self.reach.lost:
                 self.lost_runs.suspect(now)
-            self._count(node, fresh, now, flow_s)
-
-    def _count(self, node: NodeId, runs: RunSet, now: float, flow_s: float = 0.0) -> None:
-        """A member has runs that count from now on."""
-        for reader, revoked in self.book.on_have(node, runs, now, flow_s).items():
-            self._send(reader, m.Revoke(self.digest, tuple(revoked)))
+            for reader, revoked in self.book.on_have(node, fresh, now, flow_s).items():
+                self._send(reader, m.Revoke(self.digest, tuple(revoked)))
 
     def _on_reach_changed(self, now: float) -> None:
         """Others get at some members, or don't any more."""
         changed, self.reach.changed = self.reach.changed, {}
-        for node, record in changed.items():
+        for record in changed.values():
             self.book.readers.review(record)
             if record.counts:
-                self._count(node, record.have, now)
+                # What is being read goes on: a verdict that ends is no sign that the member delivers.
+                self.book.free &= ~record.have
         if self.reach.lost:
             self.lost_runs.suspect(now)
 

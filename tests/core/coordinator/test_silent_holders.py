@@ -110,6 +110,24 @@ def test_its_claims_count_again_after_a_while_and_when_it_connects_anew() -> Non
     assert not world.tracking.swarms[X].reach.lost
 
 
+def test_what_is_being_read_goes_on_when_silent_holders_are_tried_again() -> None:
+    world = World()
+    for silent in (SEED, SEED + 1):
+        world.join(silent, ALL_RUNS, credit=0)
+    world.join(1, credit=4)
+    said = m.Stuck(X, (0, 1), BITS, vain=(SEED, SEED + 1))
+    world.say(1, said)
+    answer(world, 1)
+    assert (reading := world.granted(1))
+    for _ in range(int(VERDICT_S / 5) + 1):
+        world.wait(5.0, alive=(SEED, SEED + 1))
+        world.say(1, m.Heartbeat(swarms=(state(credit=4, leases=tuple(reading)),)))
+    swarm = world.tracking.swarms[X]
+    assert not swarm.reach.lost
+    assert not swarm.book.free, "others seem to have them"
+    assert not world.got(1, m.Revoke)
+
+
 def test_a_member_that_delivers_nothing_may_still_pull() -> None:
     """It alone reads: its runs are free, as no other gets them, and must not keep it from the rest."""
     world = World()
