@@ -235,7 +235,8 @@ class Scheduler:
                 if fresh := runs & ~self._book.rarity.common:  # nobody else has them
                     self._by_itself.on_others_read(peer.node, fresh, now - self._progress_at, now)
                 self._by_itself.replan_soon()
-            self._progress_at = now if runs & self._states.needed else self._progress_at
+            if runs & self._states.needed & self._book.reach[peer.distance]:
+                self._progress_at = now
             self._requester.on_have(peer, now, self._out)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:

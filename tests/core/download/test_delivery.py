@@ -119,6 +119,13 @@ def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
     assert refused_for(Desk(), 3 * SETTINGS.owner_patience_s, moving=True)
 
 
+def test_news_beyond_our_rack_of_what_a_refuser_has_in_it_is_no_move() -> None:
+    """We may not fetch it there: the run isn't nearer to us than before."""
+    desk = Desk()
+    desk.do(Members((1, HUNG, GOOD), rack=(1, HUNG), site=(1, HUNG, GOOD)))
+    assert not refused_for(desk, 2 * SETTINGS.owner_patience_s + 2, moving=True)
+
+
 def refused_by_a_reader(desk: Desk, load: int) -> bool:
     """A neighbour reads one run a second, refuses us, and says this load; returns whether it is believed after a while.
 
