@@ -72,7 +72,7 @@ class Deliveries:
             return
         lately = now - LATELY * settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
-            patience_s = UNMEASURED * settings.owner_patience_s
+            patience_s = UNMEASURED * max(settings.owner_patience_s, peer.serves_every_s)
             if not self._timing.is_unknown:
                 usual_s = self._timing.usual_s(across=peer.distance > 0)
                 patience_s = max(settings.stuck_after_s, PATIENT * usual_s)

@@ -108,9 +108,12 @@ class Requester:
         each, usual = self.requests.per_peer, self.requests.usual
         self._perform(RequestPass("news", ALL, (peer,), each, usual), now, out)
 
-    def on_recall(self, peer: Peer, now: float) -> None:
-        """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again."""
-        if not peer.on_recall():
+    def on_recall(self, peer: Peer, load: int, now: float) -> None:
+        """A neighbour that was BUSY has a slot for us, now: if we don't use it others will, and it is full again.
+
+        With a full `load` it has none, but serves others.
+        """
+        if not peer.on_recall(load, now):
             return
         may_ask = self.requests.may_ask(self.requests.usual, across=peer.distance > 0)
         if may_ask and peer.have & self._states.free:

@@ -57,7 +57,7 @@ class Peer:
 
     __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "idle_refusals", "in_flight", "load", "node",
                  "owed_s", "owes_since", "proved_bytes", "refused_at", "refused_since", "rest_until", "said_idle",
-                 "stalls")  # fmt: skip
+                 "serves_every_s", "stalls")  # fmt: skip
 
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -79,6 +79,9 @@ class Peer:
         # Those of them before which it said that it serves nobody, since it said otherwise.
         self.idle_refusals = 0
         self.said_idle = False  # after the last of them it said that it serves nobody
+        self.serves_every_s = (
+            0.0  # from its first refusal, or its last word that it serves, to this word
+        )
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property
@@ -131,11 +134,15 @@ class Peer:
         self.said_idle = False
         self.refused_since = self.refused_since or now
 
-    def on_recall(self) -> bool:
-        """It says that it has room for us; returns whether that ends a rest after BUSY."""
+    def on_recall(self, load: int, now: float) -> bool:
+        """It says that it serves, and by its load whether it has room; returns whether a rest after BUSY ends."""
         if not self.refused_since or self.stalls:
             return False
         # It serves others, so its refusals were no sign of a hang.
+        if load >= FULL:
+            self.serves_every_s, self.refused_since = now - self.refused_since, now
+            self.idle_refusals = 0
+            return False
         self.refused_since = self.rest_until = self.full_until = 0.0
         return True
 

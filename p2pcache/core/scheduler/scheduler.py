@@ -224,7 +224,7 @@ class Scheduler:
         if peer is None:
             return  # it is banned, or the batch overtook the end of its connection
         if not event.runs:
-            self._requester.on_recall(peer, now)
+            self._requester.on_recall(peer, event.load, now)
             return
         peer.on_load(event.load, now, self._settings.full_rest_s)
         runs = self._book.on_have(peer, event.runs & self._states.full) & self._states.missing

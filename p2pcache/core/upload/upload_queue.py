@@ -34,7 +34,8 @@ class UploadQueue(Generic[Item]):
     Order: by priority, and among equals the peers go round (`_waiting` has who was served last at its end). A peer has
     one active upload at most, since its uploads share a connection.
 
-    Recall: a peer that was told BUSY is told once when there is room, the oldest first.
+    Recall: a peer that was told BUSY is told once when there is room, the oldest first. If it is told BUSY again,
+    it hears that an upload was sent, so that it doesn't think that this node hangs.
 
     Invariants (`check`): at most twice `slots` uploads are active; a peer's requests wait in the order of their
     priorities.
@@ -52,9 +53,11 @@ class UploadQueue(Generic[Item]):
         self._spare = SpareUplink()
         # Peer -> its first refused request since it was admitted or called last, the oldest first.
         self._refused: dict[NodeId, Item] = {}
+        self._again: dict[NodeId, Item] = {}  # the last one of peers that were turned away again
         # Peer -> its uploads since it was turned away last, while others were turned away.
         self._turns: dict[NodeId, int] = {}
         self._open = True
+        self._sent = False  # an upload, since `recall`
 
     @property
     def load(self) -> int:
@@ -85,10 +88,12 @@ class UploadQueue(Generic[Item]):
         full = full or (behind and not self._has_spare())
         if not self._open or full or self._must_make_room(peer, priority):
             if priority.is_waited_for:
+                if peer in self._refused:
+                    self._again[peer] = item
                 self._refused.setdefault(peer, item)
                 self._turns.pop(peer, None)
             return False
-        self._refused.pop(peer, None)
+        self._leave_line(peer)
         waiting = self._waiting.setdefault(peer, deque())
         later = sum(one > priority for one, _ in waiting)
         waiting.insert(len(waiting) - later, (priority, item))
@@ -120,15 +125,24 @@ class UploadQueue(Generic[Item]):
         if self._on.slow_receivers:
             self._slow.mark(self._active, now)
 
-    def recall(self) -> list[Item]:
-        """Refused requests whose peers should hear that there is room now, the oldest first; each is named once.
+    def recall(self) -> list[tuple[Item, int]]:
+        """Refused requests, and the load that their peers should hear; each is named once.
 
-        Calling more peers than there are places would turn most of them away again.
+        Below `FULL` there is room for them, the oldest first: calling more peers than there are places would turn most
+        of them away again. With `FULL` there is none, but others are served.
         """
+        sent, self._sent = self._sent, False
         if not self._open or not self._on.recall or not self._refused:
             return []
         places = max(0, self._slots - self._taken(Priority.USUAL))
-        return [self._refused.pop(peer) for peer in list(self._refused)[:places]]
+        told: list[tuple[Item, int]] = []
+        for peer in list(self._refused)[:places]:
+            told.append((self._refused.pop(peer), min(self.load, FULL - 1)))
+            self._again.pop(peer, None)
+        if sent:
+            told += [(item, FULL) for item in self._again.values()]
+            self._again.clear()
+        return told
 
     def on_upload_ended(
         self, peer: NodeId, item: Item, took_s: float | None = None, nbytes: int = 0
@@ -150,6 +164,7 @@ class UploadQueue(Generic[Item]):
         if took_s is not None:
             self._spare.on_upload_done(peer, nbytes, took_s)
             self._opened += 1
+            self._sent = True
 
     def cancel_waiting(self, peer: NodeId, item: Item) -> bool:
         """Take a waiting request out; False if it doesn't wait: it is active, or was never here."""
@@ -164,7 +179,7 @@ class UploadQueue(Generic[Item]):
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
-        self._refused.pop(peer, None)
+        self._leave_line(peer)
         self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
         return [item for _, item in self._waiting.pop(peer, ())]
@@ -183,6 +198,10 @@ class UploadQueue(Generic[Item]):
     def _slots(self) -> int:
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, self._opened)
+
+    def _leave_line(self, peer: NodeId) -> None:
+        self._refused.pop(peer, None)
+        self._again.pop(peer, None)
 
     def _others_wait(self, peer: NodeId) -> bool:
         """Whether anybody but this peer was turned away."""

@@ -118,7 +118,8 @@ def test_what_is_being_read_goes_on_when_silent_holders_are_tried_again() -> Non
     said = m.Stuck(X, (0, 1), BITS, vain=(SEED, SEED + 1))
     world.say(1, said)
     answer(world, 1)
-    assert (reading := world.granted(1))
+    reading = world.granted(1)
+    assert reading
     for _ in range(int(VERDICT_S / 5) + 1):
         world.wait(5.0, alive=(SEED, SEED + 1))
         world.say(1, m.Heartbeat(swarms=(state(credit=4, leases=tuple(reading)),)))

@@ -11,6 +11,7 @@ from p2pcache.core.swarm.events import (
     RequestEnded,
     TrackerDown,
 )
+from p2pcache.core.upload.settings import FULL
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, of
 
 HUNG, GOOD = 2, 3
@@ -91,8 +92,11 @@ def test_connections_that_end_whenever_something_is_asked_count_like_a_stall() -
     assert not desk.s.view(desk.now).peers[0].delivers
 
 
-def refused_for(desk: Desk, seconds: float, moving: bool) -> bool:
-    """One neighbour refuses every request for `seconds`; returns whether it is still believed."""
+def refused_for(desk: Desk, seconds: float, moving: bool, serves_every: int = 0) -> bool:
+    """One neighbour refuses every request for `seconds`; returns whether it is still believed.
+
+    `moving`: another one comes to have a run each second. `serves_every`: it says as often that it serves others.
+    """
     desk.up()
     desk.do(PeerJoined(GOOD, 0))
     desk.do(PeerJoined(HUNG, desk.full))
@@ -107,6 +111,8 @@ def refused_for(desk: Desk, seconds: float, moving: bool) -> bool:
             desk.do(PeerHas(GOOD, 1 << news, 1))
             news += 1
         desk.sleep(0.1)
+        if serves_every and round(10 * (end - desk.now)) % (10 * serves_every) == 0:
+            desk.do(PeerHas(HUNG, 0, FULL))
     return next(p.delivers for p in desk.s.view(desk.now).peers if p.node == HUNG)
 
 
@@ -117,6 +123,13 @@ def test_a_neighbour_that_refuses_everything_while_nothing_moves_is_doubted() ->
 
 def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
     assert refused_for(Desk(), 3 * SETTINGS.owner_patience_s, moving=True)
+
+
+def test_a_neighbour_that_serves_others_is_believed_for_twice_as_long_as_the_last_time() -> None:
+    assert refused_for(Desk(), 120, moving=False, serves_every=12)
+    assert refused_for(Desk(), 52, moving=False, serves_every=26) is False, (
+        "it was too late to say so"
+    )
 
 
 def test_news_beyond_our_rack_of_what_a_refuser_has_in_it_is_no_move() -> None:

@@ -2,9 +2,14 @@
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import QUANTUM
+from p2pcache.core.upload.settings import FULL, QUANTUM
 from p2pcache.core.upload.upload_queue import UploadQueue
 from tests.core.upload.uploads_kit import served
+
+
+def called(queue: UploadQueue[int]) -> list[int]:
+    """The requests whose peers hear that there is room."""
+    return [item for item, load in queue.recall() if load < FULL]
 
 
 def crowded(*peers: int) -> UploadQueue[int]:
@@ -13,27 +18,43 @@ def crowded(*peers: int) -> UploadQueue[int]:
     served(queue, 101, 102)
     for peer in peers:
         assert not queue.offer(peer, 10 * peer)
-    assert queue.recall() == []
+    assert called(queue) == []
     return queue
 
 
 def test_refused_peers_are_recalled_once_the_oldest_first() -> None:
     queue = crowded(1, 2, 1, 3)
     queue.on_upload_ended(101, 101)
-    assert queue.recall() == [10]
+    assert called(queue) == [10]
     assert queue.offer(101, 103)
     queue.start_next()
     queue.on_upload_ended(101, 103)
     queue.on_upload_ended(102, 102)
-    assert queue.recall() == [20, 30], "one peer for each free slot"
-    assert queue.recall() == []
+    assert called(queue) == [20, 30], "one peer for each free slot"
+    assert called(queue) == []
+
+
+def test_who_is_turned_away_again_hears_of_the_next_upload_that_was_sent() -> None:
+    queue = crowded(1, 2)
+    assert not queue.offer(2, 21)
+    assert not queue.offer(2, 22)
+    assert queue.offer(101, 103)
+    assert queue.offer(101, 104)
+    queue.on_upload_ended(101, 101)
+    assert queue.start_next() == (101, 103)
+    assert queue.recall() == [], "it was broken off, so it says nothing"
+    queue.on_upload_ended(101, 103, took_s=1.0)
+    assert queue.start_next() == (101, 104)
+    assert queue.recall() == [(22, FULL)], "the first refusal of a peer is no sign of a hang"
+    queue.on_upload_ended(101, 104, took_s=1.0)
+    assert called(queue) == [10], "a slot is free, and 2 stays in line"
 
 
 def test_nobody_is_recalled_for_a_slot_whose_next_request_waits() -> None:
     queue = crowded(1)
     assert queue.offer(101, 103)
     queue.on_upload_ended(101, 101)
-    assert queue.recall() == []
+    assert called(queue) == []
     assert queue.start_next() == (101, 103)
 
 
@@ -44,7 +65,7 @@ def test_a_peer_that_was_admitted_or_is_gone_is_not_recalled() -> None:
     assert queue.start_next() == (1, 11)
     queue.on_peer_gone(2)
     queue.on_upload_ended(102, 102)
-    assert queue.recall() == [30]
+    assert called(queue) == [30]
 
 
 def test_warm_requests_are_not_recalled_nor_any_at_a_closed_queue() -> None:
@@ -52,11 +73,11 @@ def test_warm_requests_are_not_recalled_nor_any_at_a_closed_queue() -> None:
     assert not queue.offer(4, 40, Priority.WARM)
     assert not queue.offer(5, 50, Priority.BACKGROUND)
     queue.on_upload_ended(101, 101)
-    assert queue.recall() == []
+    assert called(queue) == []
     queue = crowded(1)
     queue.close()
     queue.on_upload_ended(101, 101)
-    assert queue.recall() == [], "nothing is admitted any more"
+    assert called(queue) == [], "nothing is admitted any more"
 
 
 def turns(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
@@ -66,7 +87,7 @@ def turns(queue: UploadQueue[int], peers: tuple[int, ...], count: int) -> None:
             number = 1000 * (turn + 1) + peer
             assert queue.offer(peer, number), turn
             queue.on_upload_ended(peer, queue._active[peer][1])
-            assert queue.recall() == []
+            assert called(queue) == []
             assert queue.start_next() == (peer, number)
 
 
@@ -76,12 +97,12 @@ def test_a_served_peer_makes_room_after_its_quantum_and_stands_in_line() -> None
     last = QUANTUM * 1000
     assert not queue.offer(101, 1), "its next request would keep the slot"
     queue.on_upload_ended(101, 101 + last)
-    assert queue.recall() == [10]
+    assert called(queue) == [10]
     assert not queue.offer(102, 2), "101 waits now"
     assert queue.offer(1, 11)
     assert queue.start_next() == (1, 11)
     queue.on_upload_ended(102, 102 + last)
-    assert queue.recall() == [1], "101 comes before 102, which was turned away later"
+    assert called(queue) == [1], "101 comes before 102, which was turned away later"
     assert queue.offer(101, 3)
     assert queue.start_next() == (101, 3)
     queue.check()
@@ -92,7 +113,7 @@ def test_after_it_was_turned_away_a_peer_has_a_quantum_again() -> None:
     turns(queue, (101,), QUANTUM)
     assert not queue.offer(101, 1)
     queue.on_upload_ended(101, 101 + QUANTUM * 1000)
-    assert queue.recall() == [10]
+    assert called(queue) == [10]
     assert queue.offer(101, 2), "peer 1 didn't come"
     assert queue.start_next() == (101, 2)
     assert not queue.offer(1, 11)

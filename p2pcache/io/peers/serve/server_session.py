@@ -164,7 +164,7 @@ class ServerSession:
             return
         upload = Upload(
             self.connection, stream.number, number, chunks, port.store, self._on_upload_ended,
-            self._on_room,
+            self._on_recall,
         )  # fmt: skip
         self._requests[number] = upload
         if not self._uploads.offer(upload, wire.priority_of(frame)):
@@ -210,11 +210,10 @@ class ServerSession:
         if not self._unserved.allow(time.monotonic()):
             raise RemoteProtocolError("too many requests that can't be served")
 
-    def _on_room(self, refused: Upload) -> None:
-        """A slot is free after BUSY: say so with an empty HAVE, before others take the slot."""
+    def _on_recall(self, refused: Upload, load: int) -> None:
+        """A slot is free after BUSY, or others are served: say so with an empty HAVE."""
         stream = self._streams.get(refused.stream)
         if stream is not None and stream.port is not None:
-            load = self._hub.load()
             self.connection.send(wire.have(stream.number, 0, stream.run_count, load))
 
     def _on_upload_ended(self, upload: Upload, left: str) -> None:

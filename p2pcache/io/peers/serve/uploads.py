@@ -30,7 +30,7 @@ class Upload:
         "connection",
         "number",
         "on_ended",
-        "on_room",
+        "on_recall",
         "sent_bytes",
         "store",
         "stream",
@@ -44,7 +44,7 @@ class Upload:
         chunks: range,
         store: ChunkStore,
         on_ended: Callable[["Upload", str], None],
-        on_room: Callable[["Upload"], None],
+        on_recall: Callable[["Upload", int], None],
     ) -> None:
         """Nothing is sent yet.
 
@@ -56,7 +56,8 @@ class Upload:
             store: has the chunks.
             on_ended: called once on the loop's thread; the text says why chunks are left unsent,
                 "" if none are.
-            on_room: called on the loop's thread when the request was answered BUSY and a slot is free.
+            on_recall: called on the loop's thread, with the load to tell, when the request was
+                answered BUSY and a slot is free, or others are served.
         """
         self.connection = connection
         self.stream = stream
@@ -64,7 +65,7 @@ class Upload:
         self.chunks = chunks
         self.store = store
         self.on_ended = on_ended
-        self.on_room = on_room
+        self.on_recall = on_recall
         self.cancelled = False
         self.sent_bytes = 0
 
@@ -152,8 +153,8 @@ class Uploads:
         self._offer_room()
 
     def _offer_room(self) -> None:
-        for refused in self._queue.recall():
-            refused.on_room(refused)
+        for refused, load in self._queue.recall():
+            refused.on_recall(refused, load)
 
     def _over(self, upload: Upload, left: str) -> None:
         if not self._queue.load:
