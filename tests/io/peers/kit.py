@@ -137,6 +137,7 @@ class Port:
         self.layout = model.layout
         self.store = FileStore(model, full=full, broken=broken)
         self.told: list[tuple[object, ...]] = []
+        self.recalls: list[int] = []  # the loads of haves without runs
         self.ends: dict[int, tuple[Outcome, int]] = {}
         self.waited_s: dict[int, float] = {}
         self.pace = 0.0
@@ -158,6 +159,7 @@ class Port:
         self._note("left", node)
 
     def peer_has(self, node: int, runs: int, load: int) -> None:
+        self.recalls += [] if runs else [load]
         self._note("has", node, runs)
 
     def request_ended(

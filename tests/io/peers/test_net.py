@@ -10,6 +10,7 @@ import uvloop
 from p2pcache.core import bitset
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.upload.settings import FULL
 from p2pcache.errors import UsageError
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Model, Node, Port, make_model, node, open_files, uploading
@@ -209,6 +210,27 @@ async def test_a_requester_that_got_busy_hears_of_a_free_slot() -> None:
         await theirs.heard("has", 1, 0)
         other.net.request(DIGEST, 9, 1, second)
         assert await theirs.end(9) is Outcome.DONE
+
+
+async def test_a_requester_that_got_busy_again_hears_that_another_one_was_served() -> None:
+    uploads = UploadSettings(slots=1)
+    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
+        server.swarm(MODEL, full=True)
+        ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
+        await dialled(one, ours, server)
+        await dialled(other, theirs, server)
+        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+        for run in (first, second):
+            one.net.request(DIGEST, run, 1, run)
+        await uploading(server)
+        for number in (8, 9):
+            other.net.request(DIGEST, number, 1, second)
+            assert await theirs.end(number) is Outcome.BUSY
+        assert await ours.end(first) is Outcome.DONE
+        await theirs.heard("has", 1, 0)
+        assert theirs.recalls == [FULL], (
+            "the slot was for the next request of the one that is served"
+        )
 
 
 async def test_a_model_that_is_not_there_fails_the_dial() -> None:
