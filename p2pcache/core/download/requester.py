@@ -170,6 +170,8 @@ class Requester:
         self.deadline = self._bridge_timer.look_beyond(self.requests.live.values(), now)
         if now >= self._review_at:
             self._review(progress_at, now)
+        if not self._book.peers:
+            return  # a node alone would spend more on its passes than on all else that the end of a read takes
         retry_at = math.inf
         for one in self._passes(now):
             found_at = self._perform(one, now, out)

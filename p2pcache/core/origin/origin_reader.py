@@ -174,6 +174,8 @@ class OriginReader:
             LocalProtocolError: no such fetch is in flight.
         """
         reading, request_done = self.readings.end_reading(fetch)
+        if request_done or outcome is not Outcome.DONE:
+            self._by_itself.replan(now)
         bit = 1 << reading.run
         self._log.note(now, reading.run, f"origin: {WORDS[outcome]}")
         if outcome is Outcome.DONE:
@@ -259,8 +261,10 @@ class OriginReader:
         if self._by_itself.tracker_up and self._mine.urgent and self._untold:
             wake = min(wake, self._urgent_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
-            full = self._by_itself.is_sole and self.readings.requests >= self._most_requests
-            wake = wake if full else min(wake, self._by_itself.deadline())
+            deadline = self._by_itself.deadline()
+            if deadline < wake:  # else the limit, which takes longer to find, doesn't matter
+                full = self._by_itself.is_sole and self.readings.requests >= self._most_requests
+                wake = wake if full else deadline
         return wake
 
     def check(self) -> None:

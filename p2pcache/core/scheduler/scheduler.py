@@ -314,7 +314,6 @@ class Scheduler:
     def _on_fetch_ended(self, event: events.FetchEnded, now: float) -> None:
         run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out, event.flow_s)
         self._settle(run, event.outcome, Source.ORIGIN, now)
-        self._by_itself.replan(now)
         self._requester.deadline = now
 
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
