@@ -122,7 +122,7 @@ class TrackerApp:
             certified=self.tls is not None,
         )  # fmt: skip
         warming.send_to = of_nodes.send_to = self.keeping.send_to = self.members.send_to
-        self._views.pool_state = self.keeping.node_state
+        self._views.pool_state = self.keeping.told.node_state
         self._views.kept = self.keeping.keeper.copies
         self._views.connected = lambda: len(self.members)
         self._views.warnings = self._warnings

@@ -128,7 +128,7 @@ class TrackerMetrics(Collector):
     def _kept(self) -> Iterator[Metric]:
         if self._keeping is None:
             return
-        figures = self._keeping.figures()
+        figures = self._keeping.told.figures()
         for name, text, value in (
             ("kept_models", "Models that operators want kept.", "models"),
             ("kept_below_target", "Of these, models that have fewer copies than they want.", "below_target"),

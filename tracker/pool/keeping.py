@@ -27,6 +27,7 @@ from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
 from p2pcache.tracker.pool.admission import Admission
+from p2pcache.tracker.pool.kept_rows import KeptRows
 from p2pcache.tracker.pool.repair_notes import RepairNotes
 from p2pcache.tracker.pool.requests import (
     DrainRequest,
@@ -89,6 +90,7 @@ class Keeping:
         self._read_at = self._wake_at = self._look_at = -inf
         self._reviewed: dict[Key, float] = {}
         self._repairs = RepairNotes(self.wishes)
+        self.told = KeptRows(tracking, self.wishes, self.keeper, self._repairs, self._chosen)
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -146,7 +148,7 @@ class Keeping:
             if wanted.lasts:
                 await self._review([ref.tag_key], now)
             self._send(now)
-        return {"ref": ref.short, "off": True} if not wanted.lasts else self._row(ref)
+        return {"ref": ref.short, "off": True} if not wanted.lasts else self.told.row(ref)
 
     async def drain_node(self, text: str) -> dict[str, object]:
         """Begin to empty a node, or end that.
@@ -161,12 +163,12 @@ class Keeping:
         self._need_writer()
         async with self._turn:
             await self._need_read()
-            name = self._name(node)
+            name = self.told.name(node)
             await self.wishes.change_drain(node, name, draining=not asked.undo)
             _log.info("drain %s (%s): %s", format_node(node), name, "off" if asked.undo else "on")
             await self._look(self._clock.now())
-        return {"node": format_node(node), "name": name, "state": self.node_state(node)[0],
-                "kept_bytes": self.node_state(node)[1]}  # fmt: skip
+        return {"node": format_node(node), "name": name, "state": self.told.node_state(node)[0],
+                "kept_bytes": self.told.node_state(node)[1]}  # fmt: skip
 
     # -- what is told ----------------------------------------------------------------------------------
 
@@ -179,66 +181,7 @@ class Keeping:
         if self._catalog.url and not self.wishes.was_read:
             async with self._turn:
                 await self._need_read()
-        drains = [
-            {"node": format_node(node), "name": record.name, "made": record.since,
-             "kept_bytes": self.keeper.kept_bytes(node), "here": node in self._tracking.registry.nodes}
-            for node, record in sorted(self.wishes.drains.items())
-        ]  # fmt: skip
-        return {"keeps": [self._row(ref) for ref in sorted(self.wishes.keeps)], "drains": drains}
-
-    def node_state(self, node: NodeId) -> tuple[str, int]:
-        """Whether a node is "draining" or "drained", or "", and the bytes that it is ordered to keep."""
-        if node not in self.wishes.drains:
-            return "", self.keeper.placed_bytes(node)
-        kept = self.keeper.kept_bytes(node)
-        return ("draining" if kept else "drained"), kept
-
-    def figures(self) -> dict[str, int]:
-        """Counts for metrics: models that are kept, those below their target, bytes that lack, refusals of nodes."""
-        found = [self.keeper.progress(key) for key in self.keeper.keys]
-        known = [progress for progress in found if progress is not None]
-        return {
-            "models": len(self.wishes.keeps),
-            "below_target": sum(p.copies < p.target or not p.target for p in known)
-            + len(self.wishes.keeps) - len(known),
-            "missing_bytes": sum(p.missing_bytes for p in known),
-            "refusals": sum(len(p.refusals) for p in known),
-        }  # fmt: skip
-
-    def _row(self, ref: Ref) -> dict[str, object]:
-        record, digest = self.wishes.keeps[ref], self.wishes.digests.get(ref, "")
-        swarm = self._tracking.swarms.get(digest)
-        row: dict[str, object] = {
-            "ref": ref.short, "spelled": ref.full_name if swarm is None else swarm.ledger.name_as_pushed(ref),
-            "namespace": ref.namespace, "digest": digest,
-            "bytes": self.wishes.sizes.get(digest, 0), "wish": wish_text(record),
-            "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
-            "nodes": record.nodes, "made": record.since, "trouble": self.wishes.troubles.get(ref, ""),
-        }  # fmt: skip
-        progress = self.keeper.progress(ref.tag_key) if ref.tag_key in self.keeper.keys else None
-        if progress is None:
-            return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
-                          "missing_places": 0, "holders": 0, "refused": [], "repairs": []}  # fmt: skip
-        refused = [
-            {"node": format_node(node), "name": self._name(node), "why": kept.refused, "detail": kept.detail}
-            for node, kept in sorted(progress.refusals.items())
-        ]  # fmt: skip
-        state = (
-            "kept" if not progress.missing_bytes and progress.target
-            else "waiting" if progress.waits
-            else "no nodes" if not progress.target or (record.nodes and not self._chosen(record))
-            else "no room" if progress.missing_places
-            else "arriving"
-        )  # fmt: skip
-        return row | {
-            "state": state, "have": progress.copies, "target": progress.target,
-            "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
-            "holders": progress.nodes, "refused": refused,
-            "repairs": [
-                {"began": one.began, "ended": one.ended, "bytes": one.moved_bytes}
-                for one in self._repairs.rows(ref.tag_key)
-            ],
-        }  # fmt: skip
+        return self.told.rows()
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -374,12 +317,6 @@ class Keeping:
         """Before a change: what was there before us is known, and isn't taken for new."""
         if not self.wishes.was_read:
             await self.wishes.read_intents()
-
-    def _name(self, node: NodeId) -> str:
-        record = self._tracking.registry.nodes.get(node)
-        if record is not None:
-            return record.said.name
-        return self.wishes.drains[node].name if node in self.wishes.drains else ""
 
     def _node_named(self, text: str) -> NodeId:
         nodes = self._tracking.registry.nodes

@@ -1,0 +1,101 @@
+"""What is told of all that is kept: of each wish how it stands, of each node what it is to keep."""
+
+from collections.abc import Callable
+
+from p2pcache.core.coordinator.tracker_state import TrackerState
+from p2pcache.core.format.keep_record import KeepRecord
+from p2pcache.core.pool.keeper import Keeper
+from p2pcache.ids import NodeId, Ref, format_node
+from p2pcache.tracker.pool.repair_notes import RepairNotes
+from p2pcache.tracker.pool.requests import wish_text
+from p2pcache.tracker.pool.wishes import Wishes
+
+
+class KeptRows:
+    """Rows for people and programs, of the wishes and the keeper as they are."""
+
+    def __init__(
+        self,
+        tracking: TrackerState,
+        wishes: Wishes,
+        keeper: Keeper,
+        repairs: RepairNotes,
+        chosen: Callable[[KeepRecord], int],
+    ) -> None:
+        """Nothing is asked yet. `chosen`: how many nodes that are here a record's selector chooses."""
+        self._tracking = tracking
+        self._wishes = wishes
+        self._keeper = keeper
+        self._repairs = repairs
+        self._chosen = chosen
+
+    def rows(self) -> dict[str, object]:
+        """Everything that is kept, and each node that is drained."""
+        drains = [
+            {"node": format_node(node), "name": record.name, "made": record.since,
+             "kept_bytes": self._keeper.kept_bytes(node), "here": node in self._tracking.registry.nodes}
+            for node, record in sorted(self._wishes.drains.items())
+        ]  # fmt: skip
+        return {"keeps": [self.row(ref) for ref in sorted(self._wishes.keeps)], "drains": drains}
+
+    def name(self, node: NodeId) -> str:
+        """What a node calls itself, or called itself when it was drained; "": it isn't known."""
+        record = self._tracking.registry.nodes.get(node)
+        if record is not None:
+            return record.said.name
+        return self._wishes.drains[node].name if node in self._wishes.drains else ""
+
+    def node_state(self, node: NodeId) -> tuple[str, int]:
+        """Whether a node is "draining" or "drained", or "", and the bytes that it is ordered to keep."""
+        if node not in self._wishes.drains:
+            return "", self._keeper.placed_bytes(node)
+        kept = self._keeper.kept_bytes(node)
+        return ("draining" if kept else "drained"), kept
+
+    def figures(self) -> dict[str, int]:
+        """Counts for metrics: models that are kept, those below their target, bytes that lack, refusals of nodes."""
+        found = [self._keeper.progress(key) for key in self._keeper.keys]
+        known = [progress for progress in found if progress is not None]
+        return {
+            "models": len(self._wishes.keeps),
+            "below_target": sum(p.copies < p.target or not p.target for p in known)
+            + len(self._wishes.keeps) - len(known),
+            "missing_bytes": sum(p.missing_bytes for p in known),
+            "refusals": sum(len(p.refusals) for p in known),
+        }  # fmt: skip
+
+    def row(self, ref: Ref) -> dict[str, object]:
+        """How one wish stands."""
+        record, digest = self._wishes.keeps[ref], self._wishes.digests.get(ref, "")
+        swarm = self._tracking.swarms.get(digest)
+        row: dict[str, object] = {
+            "ref": ref.short, "spelled": ref.full_name if swarm is None else swarm.ledger.name_as_pushed(ref),
+            "namespace": ref.namespace, "digest": digest,
+            "bytes": self._wishes.sizes.get(digest, 0), "wish": wish_text(record),
+            "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
+            "nodes": record.nodes, "made": record.since, "trouble": self._wishes.troubles.get(ref, ""),
+        }  # fmt: skip
+        progress = self._keeper.progress(ref.tag_key) if ref.tag_key in self._keeper.keys else None
+        if progress is None:
+            return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
+                          "missing_places": 0, "holders": 0, "refused": [], "repairs": []}  # fmt: skip
+        refused = [
+            {"node": format_node(node), "name": self.name(node), "why": kept.refused, "detail": kept.detail}
+            for node, kept in sorted(progress.refusals.items())
+        ]  # fmt: skip
+        state = (
+            "kept" if not progress.missing_bytes and progress.target
+            else "waiting" if progress.waits
+            else "no nodes" if not progress.target or (record.nodes and not self._chosen(record))
+            else "no room" if progress.missing_places
+            else "arriving"
+        )  # fmt: skip
+        return row | {
+            "state": state, "have": progress.copies, "target": progress.target,
+            "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
+            "holders": progress.nodes, "refused": refused,
+            "repairs": [
+                {"began": one.began, "ended": one.ended, "bytes": one.moved_bytes}
+                for one in self._repairs.rows(ref.tag_key)
+            ],
+        }  # fmt: skip
