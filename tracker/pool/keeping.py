@@ -10,6 +10,7 @@ import msgspec
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
+from p2pcache.core.membership.settings import REMEMBERED_S
 from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S
@@ -47,6 +48,7 @@ READ_AGAIN_S = 5.0  # after a read that failed
 HEAR_S = 3.0
 CALM_S = 30.0  # between two reviews of what is true already: a node may have lost parts
 REST = 4.0  # times as long as the last look took, until the next one: others need the processor
+MAX_NAMED = 5  # ids in one line of text
 MAX_REPORTS = 10_000  # that wait for the next look; of more the oldest are dropped, and come again
 
 
@@ -151,7 +153,7 @@ class Keeping:
         return {"ref": ref.short, "off": True} if not wanted.lasts else self.told.row(ref)
 
     async def drain_node(self, text: str) -> dict[str, object]:
-        """Begin to empty a node, or end that.
+        """Begin to empty a node, or end that. Others take over at once from one that is gone: it isn't waited for.
 
         Raises:
             UsageError: the text is none, or the name is that of several nodes.
@@ -167,8 +169,9 @@ class Keeping:
             await self.wishes.change_drain(node, name, draining=not asked.undo)
             _log.info("drain %s (%s): %s", format_node(node), name, "off" if asked.undo else "on")
             await self._look(self._clock.now())
-        return {"node": format_node(node), "name": name, "state": self.told.node_state(node)[0],
-                "kept_bytes": self.told.node_state(node)[1]}  # fmt: skip
+        state, kept = self.told.node_state(node)
+        return {"node": format_node(node), "name": name, "state": state, "kept_bytes": kept,
+                "here": node in self._tracking.registry.nodes}  # fmt: skip
 
     # -- what is told ----------------------------------------------------------------------------------
 
@@ -211,7 +214,9 @@ class Keeping:
         await self._repairs.write_one(now)
 
     def _see_nodes(self, now: float) -> None:
-        self._moved = self.keeper.on_nodes(self._pool_nodes(), now) or self._moved
+        drained = self.wishes.drains.keys()
+        moved = self.keeper.on_nodes(self._pool_nodes(), now, drained=drained)
+        self._moved = moved or self._moved
 
     async def _review(self, keys: list[Key], now: float) -> None:
         for key in keys:
@@ -279,7 +284,7 @@ class Keeping:
             node: PoolNode(
                 Traits(n.said.name or format_node(node), n.member.site, n.member.rack,
                        n.said.role or "cache", n.said.labels),
-                n.room_bytes, n.said.link_bytes_s, node in self.wishes.drains,
+                n.room_bytes, n.said.link_bytes_s,
             )
             for node, n in self._tracking.registry.nodes.items() if n.connected and n.said.keeps
         }  # fmt: skip
@@ -320,18 +325,22 @@ class Keeping:
 
     def _node_named(self, text: str) -> NodeId:
         nodes = self._tracking.registry.nodes
+        gone = self._tracking.registry.departed_since(self._clock.now() - REMEMBERED_S)
         named = {node for node, record in nodes.items() if record.said.name == text}
         named |= {node for node, record in self.wishes.drains.items() if record.name == text}
+        named = named or {node for node, record in gone.items() if record.said.name == text}
         if not named:
             try:
                 node = parse_node(text)
             except UsageError:
                 node = 0
-            named = {node} & (nodes.keys() | self.wishes.drains.keys())
+            named = {node} & (nodes.keys() | self.wishes.drains.keys() | gone.keys())
         if len(named) > 1:
-            raise UsageError(
-                f"{len(named)} nodes have this name; give one's id (`p2pcache nodes -o wide`)"
-            )
+            ids = ", ".join(sorted(map(format_node, named))[:MAX_NAMED])
+            raise UsageError(f"{len(named)} nodes have this name; give the id of one: {ids}")
         if not named:
-            raise NotFound("no node that is here has this name or id; `p2pcache nodes` lists all")
+            raise NotFound(
+                "no node has this name or id, nor had it within the last hour; `p2pcache nodes` lists all. What a "
+                "node that is gone kept is made again on others without a drain"
+            )
         return named.pop()

@@ -40,7 +40,8 @@ class KeptRows:
 
     def name(self, node: NodeId) -> str:
         """What a node calls itself, or called itself when it was drained; "": it isn't known."""
-        record = self._tracking.registry.nodes.get(node)
+        registry = self._tracking.registry
+        record = registry.nodes.get(node) or registry.departed.get(node)
         if record is not None:
             return record.said.name
         return self._wishes.drains[node].name if node in self._wishes.drains else ""

@@ -41,7 +41,6 @@ class PoolNode(NamedTuple):
     traits: Traits
     room_bytes: int
     link_bytes_s: int = 0  # 0: not known
-    draining: bool = False
 
 
 @dataclass(slots=True)
@@ -83,6 +82,7 @@ class Keeper:
         self._fading: dict[Key, _Intent] = {}  # before the present one; ends when that is true
         self._nodes: dict[NodeId, PoolNode] = {}
         self._away: dict[NodeId, tuple[float, PoolNode]] = {}
+        self._drained: frozenset[NodeId] = frozenset()
         self._weights: dict[NodeId, float] = {}
         self._rooms = Rooms()
         self._digests: set[str] = set()  # of all intents
@@ -130,14 +130,18 @@ class Keeper:
         intent.wish = wish
         return True
 
-    def on_nodes(self, nodes: Mapping[NodeId, PoolNode], now: float) -> bool:
+    def on_nodes(
+        self, nodes: Mapping[NodeId, PoolNode], now: float, *, drained: Collection[NodeId] = ()
+    ) -> bool:
         """These nodes are here; returns whether places may change.
 
         Args:
             nodes: that understand orders.
             now: seconds.
+            drained: nodes that are to give up what they keep, here or not.
         """
         before = self._seen()
+        self._drained = frozenset(drained)
         for node in self._nodes.keys() - nodes.keys():
             self._away[node] = (now, self._nodes[node])
         for node in nodes:
@@ -145,9 +149,8 @@ class Keeper:
         for node in [n for n, (since, _) in self._away.items() if since + self.grace_s <= now]:
             del self._away[node]
         self._nodes = dict(nodes)
-        known = dict(self._known())
-        self._rooms.total = {n: node.room_bytes for n, node in known.items()}
-        said = {n: (node.room_bytes, node.link_bytes_s) for n, node in known.items()}
+        said = {n: (node.room_bytes, node.link_bytes_s) for n, node in self._known()}
+        self._rooms.total = {n: room for n, (room, _) in said.items()}
         before_it, self._weights = self._weights, weights_of(said, self._weights)
         return before_it != self._weights or before != self._seen()
 
@@ -300,7 +303,7 @@ class Keeper:
     def _seen(self) -> dict[NodeId, tuple[object, ...]]:
         """What places depend on, of each node; its room only where that doesn't suffice."""
         return {
-            n: (said.traits, said.draining, n in self._away, self._rooms.left(n) < 0)
+            n: (said.traits, n in self._drained, n in self._away, self._rooms.left(n) < 0)
             for n, said in self._known()
         }
 
@@ -316,11 +319,10 @@ class Keeper:
     def _spots(self, intent: _Intent, now: float) -> dict[NodeId, Spot]:
         spots, wish, full = {}, intent.wish, self._full(intent, now)
         for node, said in self._known():
-            if said.draining or not wish.selector.chooses(said.traits):
+            if node in self._drained or not wish.selector.chooses(said.traits):
                 continue
             present = node not in self._away and node not in full
-            traits = said.traits
-            spots[node] = Spot(traits.site, traits.rack, self._weights[node], present)
+            spots[node] = Spot(said.traits.site, said.traits.rack, self._weights[node], present)
         return spots
 
     def _give_up_refused(self, intent: _Intent, haves: Mapping[NodeId, RunSet], now: float) -> None:
@@ -348,7 +350,7 @@ class Keeper:
             if old is new or old == new:
                 continue
             there = intent.former.get(stripe, ())
-            former = [n for n in dict.fromkeys(there + old) if n not in new and n in self._nodes]
+            former = [n for n in dict.fromkeys(there + old) if n not in new]
             intent.former.pop(stripe, None)
             if former:
                 intent.former[stripe] = tuple(former)
@@ -372,11 +374,10 @@ class Keeper:
         placement = intent.placement
         had = {node: placement.stripes.had(have) for node, have in haves.items()}
         for stripe, former in list(intent.former.items()):
-            targets = placement.targets[stripe]
-            done = sum(had.get(node, 0) >> stripe & 1 for node in targets) >= copies
-            left = () if done else tuple(n for n in former if had.get(n, 0) >> stripe & 1)
-            if left:
-                intent.former[stripe] = left
+            done = sum(had.get(n, 0) >> stripe & 1 for n in placement.targets[stripe]) >= copies
+            left = [n for n in former if n in self._away or had.get(n, 0) >> stripe & 1]
+            if left and not done:
+                intent.former[stripe] = tuple(left)
             else:
                 del intent.former[stripe]
 
@@ -386,12 +387,11 @@ class Keeper:
         stripes, targets = intent.placement.stripes, intent.placement.targets
         had = [stripes.had(have) for have in counted]
         fewest, missing = copies_of(had, stripes, copies)
-        refusals = self._refusals.items()
         return Progress(
             fewest, copies, missing,
             missing_places=sum(copies - len(each) for each in targets if len(each) < copies),
             nodes=len(intent.orders),
-            refusals={n: kept for (d, n), (_, kept) in refusals if d == intent.wish.digest},
+            refusals={n: kept for (d, n), (_, kept) in self._refusals.items() if d == intent.wish.digest},
             waits=waits,
         )  # fmt: skip
 

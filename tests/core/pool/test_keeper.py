@@ -27,6 +27,7 @@ class Cluster:
             for i in range(nodes)
         }
         self.haves: dict[NodeId, RunSet] = {}
+        self.drained: set[NodeId] = set()
         self.keeper.on_nodes(self.nodes, self.now)
 
     def keep(
@@ -38,7 +39,7 @@ class Cluster:
 
     def look(self, after_s: float = 0.0) -> set[NodeId]:
         self.now += after_s
-        self.keeper.on_nodes(self.nodes, self.now)
+        self.keeper.on_nodes(self.nodes, self.now, drained=self.drained)
         here = {node: have for node, have in self.haves.items() if node in self.nodes}
         changed = self.keeper.review(KEY, here, self.now)
         self.keeper.check()
@@ -120,7 +121,7 @@ def test_a_drained_node_keeps_its_orders_until_others_have_its_parts() -> None:
     cluster = Cluster(6)
     cluster.kept(1)
     parts = cluster.ordered(1000)
-    cluster.nodes[1000] = cluster.nodes[1000]._replace(draining=True)
+    cluster.drained = {1000}
     cluster.look()
     assert cluster.ordered(1000) == parts
     assert cluster.progress[0] == 0  # what is on its way out doesn't count
@@ -134,14 +135,49 @@ def test_a_drained_node_keeps_its_orders_until_others_have_its_parts() -> None:
     assert cluster.keeper.kept_bytes(1000) == 0
 
 
+def test_a_drained_node_that_is_away_isn_t_waited_for() -> None:
+    """Its parts moved only when the grace was over: who drains a dead node knows that it doesn't come back."""
+    cluster = Cluster(6)
+    cluster.kept(2)
+    parts = cluster.ordered(1000)
+    del cluster.nodes[1000]
+    cluster.look()
+    assert cluster.obey() == 0
+    cluster.drained = {1000}
+    cluster.look(1.0)
+    assert cluster.keeper.kept_bytes(1000) == parts.bit_count() * RUN_BYTES, (
+        "until others have them"
+    )
+    assert cluster.obey() == parts.bit_count()
+    assert cluster.progress == (2, 2, 0)
+    assert cluster.keeper.kept_bytes(1000) == 0
+
+
+def test_a_node_that_only_reconnects_while_it_is_drained_still_keeps_its_parts() -> None:
+    """It let go of them at once, and others read them from storage."""
+    cluster = Cluster(6)
+    cluster.kept(1)
+    parts, said = cluster.ordered(1000), cluster.nodes[1000]
+    cluster.drained = {1000}
+    cluster.look()
+    del cluster.nodes[1000]
+    cluster.look(1.0)
+    cluster.nodes[1000] = said
+    cluster.look(1.0)
+    assert cluster.ordered(1000) == parts
+    del cluster.nodes[1000]
+    cluster.look()
+    cluster.look(GRACE_S)
+    assert cluster.keeper.kept_bytes(1000) == 0, "it doesn't come back"
+
+
 def test_a_drain_that_is_taken_back_moves_nothing() -> None:
     cluster = Cluster(6)
     cluster.kept(1)
     parts = cluster.ordered(1000)
-    said = cluster.nodes[1000]
-    cluster.nodes[1000] = said._replace(draining=True)
+    cluster.drained = {1000}
     cluster.look()
-    cluster.nodes[1000] = said
+    cluster.drained = set()
     cluster.look()
     assert (cluster.ordered(1000) & parts).bit_count() > 0.8 * parts.bit_count()
     assert cluster.obey() <= 0.2 * parts.bit_count()
@@ -153,12 +189,12 @@ def test_the_last_node_that_is_drained_keeps_all_until_another_has_it() -> None:
     cluster.keep(0, whole=True, selector="node=n0")
     cluster.obey()
     said = cluster.nodes[1000]
-    cluster.nodes[1000] = said._replace(draining=True)
+    cluster.drained = {1000}
     cluster.look()
     assert cluster.ordered(1000) == EVERY
     assert cluster.keeper.kept_bytes(1000)
     new = Cluster(2, began=1000.0)  # another tracker, which knows only who has what
-    new.nodes, new.haves = dict(cluster.nodes), dict(cluster.haves)
+    new.nodes, new.haves, new.drained = dict(cluster.nodes), dict(cluster.haves), {1000}
     new.keep(0, whole=True, selector="node=n0", older=True)
     assert new.ordered(1000) == EVERY
     new.look(GRACE_S)
@@ -219,7 +255,7 @@ def test_a_new_tracker_takes_nothing_from_a_node_that_is_being_drained() -> None
     old.kept(1)
     new = Cluster(4, began=1000.0)
     new.haves = old.haves
-    new.nodes[1000] = new.nodes[1000]._replace(draining=True)
+    new.drained = {1000}
     new.keep(1, older=True)
     assert new.ordered(1000) == old.ordered(1000)
     new.look(GRACE_S + 1)

@@ -164,6 +164,38 @@ async def test_silence_drain_and_refusal_move_copies(tmp_path: Path) -> None:
         assert not any(isinstance(x, KeepOrders) for x in old.mail)
 
 
+async def test_a_node_that_is_gone_is_drained_at_once(tmp_path: Path) -> None:
+    """No node was found by its name, which `p2pcache nodes` listed, and its parts moved ten minutes later."""
+    digest, _ = publish(tmp_path, files=FILES)
+    a, b, c = Keeper(1), Keeper(2), Keeper(3)
+    async with tracker(tmp_path, quick=True) as one, members(one, a, b):
+        async with contextlib.AsyncExitStack() as stack:
+            beating = asyncio.get_running_loop().create_task(beat(a, b))
+            stack.callback(beating.cancel)
+            async with c.member(one.address):
+                await say(a, "keep", ref=NAME, whole=True, copies=1, nodes="node=n3")
+                await c.obey(digest)
+                await state(a, "kept")
+                await say(a, "keep", ref=NAME, whole=True, copies=1)
+            async with asyncio.timeout(20):
+                while not (gone := (await get(one.address, "/v1/nodes"))[1]["gone"]):
+                    await asyncio.sleep(0.05)
+            assert [row["name"] for row in gone] == ["n3"]
+            assert not a.orders
+            assert not b.orders
+            told = await say(a, "drain", node="n3")
+            assert (told["name"], told["state"], told["here"]) == ("n3", "draining", False)
+            await eventually(lambda: bool(a.orders or b.orders))
+            await (a if a.orders else b).obey(digest)
+            await state(a, "kept")
+            (drain,) = (await say(a, "keeps"))["drains"]
+            assert (drain["name"], drain["kept_bytes"], drain["here"]) == ("n3", 0, False)
+            undone = await say(a, "drain", node=format_node(3), undo=True)
+            assert (undone["state"], undone["here"]) == ("", False)
+            with pytest.raises(NotFound, match="last hour"):
+                await say(a, "drain", node="n4")
+
+
 async def beat(*agents: FakeAgent) -> None:
     while True:
         for each in agents:
