@@ -1,14 +1,15 @@
-"""The REF argument of commands, which a shell's Tab key completes with the refs of the cache."""
+"""The REF and NODE arguments of commands, which a shell's Tab key completes with what the agent knows."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from p2pcache.cli.support.client_options import cache_dir, load, time_limit
-from p2pcache.cli.support.connect import find_agent
+from p2pcache.cli.support.client_options import Loaded, cache_dir, load, time_limit
+from p2pcache.cli.support.connect import find_agent, need_agent
 from p2pcache.cli.support.options import TextType
 from p2pcache.ids import Ref
 
@@ -24,12 +25,53 @@ class RefType(TextType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Offer the refs of the cache; none when anything fails, since Tab has no place for messages."""
-        try:
-            given = {**_given(ctx.find_root()), **_given(ctx)}
-            return [CompletionItem(ref) for ref in known_refs(given) if ref.startswith(incomplete)]
-        except Exception:  # noqa: BLE001 - said above
-            return []
+        """Offer the refs of the cache."""
+        return _offered(known_refs, ctx, incomplete)
+
+
+class NodeType(TextType):
+    """A node's name or id. The tracker knows which it is."""
+
+    name = "node"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Offer the nodes of the cluster, or with `--undo` those that are drained."""
+        return _offered(known_nodes, ctx, incomplete)
+
+
+def known_nodes(given: Mapping[str, Any]) -> list[str]:
+    """Return the names of the cluster's nodes, of those that are gone too; ids where a name is none or of several.
+
+    Args:
+        given: options of the command line so far, by name.
+
+    Raises:
+        P2PCacheError: the agent doesn't answer, or not in time.
+    """
+    with time_limit(COMPLETION_TIMEOUT_S):
+        client = need_agent(_loaded(given))
+        if given.get("undo"):
+            rows = client.keeps().get("drains", [])
+        else:
+            known, gone = client.nodes_and_gone()
+            rows = [*known, *gone]
+    names = Counter(row.get("name") for row in rows)
+    return sorted(
+        row["name"] if row.get("name") and names[row["name"]] == 1 else row["node"] for row in rows
+    )
+
+
+def _offered(
+    known: Callable[[Mapping[str, Any]], list[str]], ctx: click.Context, incomplete: str
+) -> list[CompletionItem]:
+    """Those that begin so; none when anything fails, since Tab has no place for messages."""
+    try:
+        given = {**_given(ctx.find_root()), **_given(ctx)}
+        return [CompletionItem(word) for word in known(given) if word.startswith(incomplete)]
+    except Exception:  # noqa: BLE001 - said above
+        return []
 
 
 def known_refs(given: Mapping[str, Any]) -> list[str]:
@@ -41,7 +83,7 @@ def known_refs(given: Mapping[str, Any]) -> list[str]:
     Raises:
         P2PCacheError: the agent doesn't answer, or not in time.
     """
-    loaded = load(given.get("config"), {name: given.get(name) for name in FLAGS})
+    loaded = _loaded(given)
     with time_limit(COMPLETION_TIMEOUT_S):
         client = find_agent(loaded)
         if client is None:
@@ -57,8 +99,13 @@ def _published(models: Path) -> Iterator[str]:
             yield Ref(tag.parent.parent.name, tag.parent.name, tag.name).short
 
 
+def _loaded(given: Mapping[str, Any]) -> Loaded:
+    return load(given.get("config"), {name: given.get(name) for name in FLAGS})
+
+
 def _given(ctx: click.Context) -> dict[str, Any]:
     return {name: value for name, value in ctx.params.items() if value is not None}
 
 
 REF = RefType()
+NODE = NodeType()

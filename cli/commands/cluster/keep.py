@@ -122,7 +122,8 @@ def _show_all(told: Json, *, as_json: bool) -> None:
     for drain in told.get("drains", ()):
         left = drain.get("kept_bytes", 0)
         who = clean(drain.get("name") or drain.get("node"))
-        emit(f"node {who} is {f'draining: {format_bytes(left)} left' if left else 'drained'}")
+        state = f"draining: {format_bytes(left)} left" if left else "drained"
+        emit(f"node {who} is {state}{'' if drain.get('here', True) else ', and gone'}")
 
 
 def _show(row: dict[str, Any]) -> None:

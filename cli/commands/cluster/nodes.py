@@ -9,8 +9,12 @@ from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command, json_option
-from p2pcache.cli.support.output import clean, emit, emit_document
+from p2pcache.cli.support.output import clean, emit, emit_document, note
+from p2pcache.cli.support.ref_argument import NODE
 from p2pcache.core.units import format_bytes, format_duration
+
+
+_IF_BACK = " if it comes back"
 
 
 class _Group(Command, click.Group):
@@ -77,7 +81,7 @@ def nodes(ctx: click.Context, as_json: bool, wide: bool, loaded: Loaded) -> None
 
 
 @nodes.command("drain", cls=Command)
-@click.argument("node")
+@click.argument("node", type=NODE)
 @click.option("--undo", is_flag=True, help="Let it keep parts again.")
 @json_option
 @client_options()
@@ -85,21 +89,25 @@ def drain(node: str, undo: bool, as_json: bool, loaded: Loaded) -> None:
     """Move what a node keeps for the cluster to others, before it is taken away.
 
     NODE is a name or an id of `p2pcache nodes`. The node keeps each part until others have it; then
-    it is `drained`, and its cache may go. Pulls there still work. It lasts until --undo, also over
-    restarts. For operators.
+    it is `drained`, and its cache may go. Pulls there still work. Of a node that is lost or has left
+    others make the parts again at once, from the copies that are left, or from storage. It lasts
+    until --undo, also over restarts. For operators.
 
     Examples:
       p2pcache nodes drain gpu-07
       p2pcache nodes drain gpu-07 --undo
     """
     told = need_agent(loaded).drain(node, undo=undo)
+    gone = not told.get("here", True)
     if as_json:
         emit_document(told)
     elif undo:
-        emit(clean(f"{told.get('name') or node} keeps parts again"))
+        emit(clean(f"{told.get('name') or node} keeps parts again{_IF_BACK if gone else ''}"))
     else:
         left = format_bytes(told.get("kept_bytes", 0))
         emit(clean(f"{told.get('name') or node}: {told.get('state')}, {left} left"))
+        if gone:
+            note("note: it is gone: others make its parts again now; if it comes back, it keeps none until --undo")
 
 
 def _by_name(node: dict[str, Any]) -> list[tuple[int, str]]:

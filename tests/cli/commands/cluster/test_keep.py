@@ -76,6 +76,11 @@ def test_what_is_kept_is_shown_and_listed(agent: FakeAgent, run: Run) -> None:
     row = "team/a v1 1.00 GB 1/2 500 MB copies 2 8 arriving 1m00s ago, 2.00 GB"
     assert lines[1].split() == row.split()
     assert lines[2] == "node n1 is draining: 1.00 GB left"
+    gone = drain | {"kept_bytes": 0, "here": False}
+    agent.document("GET /v1/keeps", {"keeps": [], "drains": [gone]})
+    told = run("keep", "--list", "--agent", agent.address).stdout
+    assert told.splitlines()[-1] == "node n1 is drained, and gone"
+    agent.document("GET /v1/keeps", {"keeps": [ROW], "drains": [drain]})
     one = json.loads(run("keep", "team/a:v1", "--json", "--agent", agent.address).stdout)
     assert (one["bytes_missing"], one["made_at"]) == (GB // 2, "1970-01-01T00:00:01.000Z")
     missing = run("keep", "team/b:v1", "--agent", agent.address)
@@ -113,6 +118,20 @@ def test_drain_and_undo(agent: FakeAgent, run: Run) -> None:
     assert json.loads(agent.bodies[-1]) == {"node": "n1", "undo": True}
     agent.document("GET /v1/nodes", {"nodes": [{"node": "00ab", "drain": "drained"}]})
     assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[2] == "drained"
+
+
+def test_a_drain_of_a_node_that_is_gone_says_what_becomes_of_its_parts(
+    agent: FakeAgent, run: Run
+) -> None:
+    told = {"node": "aa", "name": "n1", "state": "draining", "kept_bytes": GB, "here": False}
+    agent.document("POST /v1/drain", told)
+    done = run("nodes", "drain", "n1", "--agent", agent.address)
+    assert done.stdout == "n1: draining, 1.00 GB left\n"
+    assert "it is gone: others make its parts again now" in done.stderr
+    undone = run("nodes", "drain", "n1", "--undo", "--agent", agent.address)
+    assert undone.stdout == "n1 keeps parts again if it comes back\n"
+    known = json.loads(run("nodes", "drain", "n1", "--json", "--agent", agent.address).stdout)
+    assert known["here"] is False
 
 
 @pytest.mark.parametrize(("more", "line"), [

@@ -60,6 +60,24 @@ def test_refs_of_the_agent(agent: FakeAgent, run: Run, monkeypatch: pytest.Monke
     assert len(asked(run, f"p2pcache pull --agent {agent.address} ")) == 2
 
 
+def test_nodes_of_the_cluster(agent: FakeAgent, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        {"node": "00a1", "name": "gpu-1"},
+        {"node": "00a2", "name": "x"},
+        {"node": "00a3", "name": "x"},
+    ]
+    gone = [{"node": "00b1", "name": "gpu-2", "lost": True}, {"node": "00b2"}]
+    agent.document("GET /v1/nodes", {"nodes": nodes, "gone": gone})
+    agent.document("GET /v1/keeps", {"keeps": [], "drains": [{"node": "00b1", "name": "gpu-2"}]})
+    monkeypatch.setenv("P2PCACHE_AGENT", agent.address)
+    offered = [f"plain,{word}" for word in ("00a2", "00a3", "00b2", "gpu-1", "gpu-2")]
+    assert asked(run, "p2pcache nodes drain ") == offered
+    assert asked(run, "p2pcache nodes drain gpu-") == offered[3:]
+    assert asked(run, "p2pcache nodes drain --undo ") == ["plain,gpu-2"]
+    monkeypatch.setenv("P2PCACHE_AGENT", "unix:///nowhere.sock")
+    assert asked(run, "p2pcache nodes drain ") == []
+
+
 def test_refs_of_a_cache_without_an_agent(run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "xdg/p2pcache/models/library/llama"
     folder.mkdir(parents=True)
