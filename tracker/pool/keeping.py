@@ -92,7 +92,9 @@ class Keeping:
         self._read_at = self._wake_at = self._look_at = -inf
         self._reviewed: dict[Key, float] = {}
         self._repairs = RepairNotes(self.wishes)
-        self.told = KeptRows(tracking, self.wishes, self.keeper, self._repairs, self._chosen)
+        self.told = KeptRows(
+            tracking, self.wishes, self.keeper, self._repairs, clock, chosen=self._chosen
+        )
 
     # -- what happens --------------------------------------------------------------------------------
 
@@ -181,9 +183,11 @@ class Keeping:
         Raises:
             P2PCacheError: the intents can't be read.
         """
-        if self._catalog.url and not self.wishes.was_read:
+        if self._catalog.url and self._unseen():
             async with self._turn:
                 await self._need_read()
+                if self._unseen():
+                    await self._see_wishes()
         return self.told.rows()
 
     # -- inside ------------------------------------------------------------------------------------
@@ -317,6 +321,16 @@ class Keeping:
     def _chosen(self, record: KeepRecord) -> int:
         chosen = Selector.parse(record.nodes)
         return sum(chosen.chooses(node.traits) for node in self._pool_nodes().values())
+
+    def _unseen(self) -> bool:
+        """Whether there are wishes that weren't looked at yet: this tracker is new."""
+        return not self.wishes.was_read or bool(self.told.unseen())
+
+    async def _see_wishes(self) -> None:
+        self._moved = await self._resolve() or self._moved
+        now = self._clock.now()
+        self._see_nodes(now)
+        await self._review(self.told.unseen(), now)
 
     async def _need_read(self) -> None:
         """Before a change: what was there before us is known, and isn't taken for new."""

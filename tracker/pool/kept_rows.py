@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
-from p2pcache.core.pool.keeper import Keeper
+from p2pcache.core.pool.keeper import Keeper, Key
 from p2pcache.ids import NodeId, Ref, format_node
+from p2pcache.io.clock import Clock
 from p2pcache.tracker.pool.repair_notes import RepairNotes
 from p2pcache.tracker.pool.requests import wish_text
 from p2pcache.tracker.pool.wishes import Wishes
@@ -20,14 +21,27 @@ class KeptRows:
         wishes: Wishes,
         keeper: Keeper,
         repairs: RepairNotes,
+        clock: Clock,
+        *,
         chosen: Callable[[KeepRecord], int],
     ) -> None:
-        """Nothing is asked yet. `chosen`: how many nodes that are here a record's selector chooses."""
+        """Rows of a tracker that begins now.
+
+        Args:
+            tracking: what the members have.
+            wishes: what operators asked for.
+            keeper: how that stands.
+            repairs: of all that is kept.
+            clock: of the keeper's times.
+            chosen: how many nodes that are here a record's selector chooses.
+        """
         self._tracking = tracking
         self._wishes = wishes
         self._keeper = keeper
         self._repairs = repairs
+        self._clock = clock
         self._chosen = chosen
+        self._began = clock.now()
 
     def rows(self) -> dict[str, object]:
         """Everything that is kept, and each node that is drained."""
@@ -65,8 +79,15 @@ class KeptRows:
             "refusals": sum(len(p.refusals) for p in known),
         }  # fmt: skip
 
+    def unseen(self) -> list[Key]:
+        """Wishes of which nothing is known yet, though nothing is in the way."""
+        known = [ref.tag_key for ref in self._wishes.keeps if ref not in self._wishes.troubles]
+        keys = set(self._keeper.keys)
+        return [key for key in known if key not in keys or self._keeper.progress(key) is None]
+
     def row(self, ref: Ref) -> dict[str, object]:
-        """How one wish stands."""
+        """How one wish stands; `tracker_s`: since this tracker began, `waits_s`: until it copies for nodes that are away."""
+        now = self._clock.now()
         record, digest = self._wishes.keeps[ref], self._wishes.digests.get(ref, "")
         swarm = self._tracking.swarms.get(digest)
         row: dict[str, object] = {
@@ -75,6 +96,7 @@ class KeptRows:
             "bytes": self._wishes.sizes.get(digest, 0), "wish": wish_text(record),
             "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
             "nodes": record.nodes, "made": record.since, "trouble": self._wishes.troubles.get(ref, ""),
+            "tracker_s": round(now - self._began, 1), "waits_s": 0.0,
         }  # fmt: skip
         progress = self._keeper.progress(ref.tag_key) if ref.tag_key in self._keeper.keys else None
         if progress is None:
@@ -84,14 +106,17 @@ class KeptRows:
             {"node": format_node(node), "name": self.name(node), "why": kept.refused, "detail": kept.detail}
             for node, kept in sorted(progress.refusals.items())
         ]  # fmt: skip
+        # Of a wish for all nodes those count that have come: just after a takeover these are few.
+        sure = not record.everywhere or self._keeper.settled(now)
         state = (
-            "kept" if not progress.missing_bytes and progress.target
+            "kept" if not progress.missing_bytes and progress.target and sure
             else "waiting" if progress.waits
             else "no nodes" if not progress.target or (record.nodes and not self._chosen(record))
             else "no room" if progress.missing_places
             else "arriving"
         )  # fmt: skip
         return row | {
+            "waits_s": round(max(0.0, self._began + self._keeper.grace_s - now), 1) if state == "waiting" else 0.0,
             "state": state, "have": progress.copies, "target": progress.target,
             "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
             "holders": progress.nodes, "refused": refused,

@@ -119,6 +119,8 @@ def _show_all(told: Json, *, as_json: bool) -> None:
     heads = ("NAME", "TAG", "SIZE", "COPIES", "MISSING", "WISH", "NODES", "STATE", "REPAIRED")
     drop = ("NODES", "SIZE", "REPAIRED", "MISSING")
     table(heads, rows, right=(2, 3, 4, 6), drop=drop, cut=("NAME", "TAG", "WISH"))
+    if waiting := [row for row in told.get("keeps", ()) if row.get("state") == "waiting"]:
+        note(_waits(waiting[0]))
     for drain in told.get("drains", ()):
         left = drain.get("kept_bytes", 0)
         who = clean(drain.get("name") or drain.get("node"))
@@ -148,9 +150,20 @@ def _show(row: dict[str, Any]) -> None:
     for repair in row.get("repairs", ())[:REPAIRS]:
         emit(_repair(repair))
     if row.get("state") == "waiting":
-        note("note: the tracker is new, and waits for nodes that may only be away")
+        note(_waits(row))
     if row.get("trouble"):
         note(clean(f"note: what the name means now isn't known: {row['trouble']}"))
+
+
+def _waits(row: dict[str, Any]) -> str:
+    """What a tracker does that has just started, or taken over."""
+    if not row.get("waits_s"):  # a tracker of an older release
+        return "note: the tracker is new, and waits for nodes that may only be away"
+    began, left = format_duration(row.get("tracker_s", 0.0)), format_duration(row["waits_s"])
+    return (
+        f"note: the tracker is active since {began} and still hears from nodes; for {left} more it makes no "
+        "copies of what nodes may have that are only away"
+    )
 
 
 def _written(row: dict[str, Any]) -> tuple[str, str]:

@@ -164,6 +164,35 @@ async def test_silence_drain_and_refusal_move_copies(tmp_path: Path) -> None:
         assert not any(isinstance(x, KeepOrders) for x in old.mail)
 
 
+async def test_a_tracker_that_has_just_started_knows_how_a_wish_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For some seconds it was "unknown", and nothing lacked."""
+    publish(tmp_path, files=FILES)
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        made = await say(a, "keep", ref=NAME, copies=1)
+        assert (made["state"], made["waits_s"]) == ("arriving", 0.0)
+    monkeypatch.setattr("p2pcache.tracker.app.KEEP_LOOK_S", 60.0)
+    async with tracker(tmp_path) as two, members(two, a):
+        (row,) = (await say(a, "keeps"))["keeps"]
+        assert (row["state"], row["have"], row["target"]) == ("waiting", 0, 1)
+        assert row["missing_bytes"]
+        assert 590.0 < row["waits_s"] <= 600.0
+        assert 0.0 <= row["tracker_s"] < 10.0
+
+
+async def test_a_wish_for_all_nodes_isn_t_kept_before_they_have_come(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path, files=FILES)
+    a, b = Keeper(1), Keeper(2)
+    async with tracker(tmp_path) as one, members(one, a):
+        await say(a, "keep", ref=NAME, everywhere=True)
+        await a.obey(digest)
+        assert (await state(a, "kept"))["target"] == 1
+    async with tracker(tmp_path) as two, members(two, a, b):
+        assert (await say(a, "keeps"))["keeps"][0]["state"] == "waiting"
+
+
 async def test_a_node_that_is_gone_is_drained_at_once(tmp_path: Path) -> None:
     """No node was found by its name, which `p2pcache nodes` listed, and its parts moved ten minutes later."""
     digest, _ = publish(tmp_path, files=FILES)

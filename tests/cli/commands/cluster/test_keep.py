@@ -120,6 +120,15 @@ def test_drain_and_undo(agent: FakeAgent, run: Run) -> None:
     assert run("nodes", "--agent", agent.address).stdout.splitlines()[1].split()[2] == "drained"
 
 
+def test_what_a_tracker_waits_for_that_has_just_taken_over(agent: FakeAgent, run: Run) -> None:
+    waiting = ROW | {"state": "waiting", "tracker_s": 3.1, "waits_s": 597.0}
+    agent.document("GET /v1/keeps", {"keeps": [waiting], "drains": []})
+    for args in (["keep", "team/a:v1"], ["keep", "--list"]):
+        told = run(*args, "--agent", agent.address).stderr
+        assert "the tracker is active since 3.1s and still hears from nodes" in told
+        assert "for 9m57s more it makes no copies" in told
+
+
 def test_a_drain_of_a_node_that_is_gone_says_what_becomes_of_its_parts(
     agent: FakeAgent, run: Run
 ) -> None:
