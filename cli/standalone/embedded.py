@@ -17,6 +17,7 @@ import msgspec
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.standalone.local_cache import cache_lock
+from p2pcache.cli.standalone.setting_forms import check_forms
 from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import note
@@ -28,6 +29,7 @@ from p2pcache.io import config, log
 from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
 from p2pcache.io.sources.settings import SourceSettings, read_sources
+from p2pcache.tracker.settings import TrackerSettings
 
 if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
@@ -84,6 +86,8 @@ def pull_alone(
         if not settings.tracker and not options.url:
             from p2pcache.agent.embedded import run_lone
 
+            if not quiet:
+                _note_wrong_settings(loaded.file)
             with _ready(run_lone(settings, sources), ref, quiet=quiet) as pulling:
                 given = options._asdict()
                 del given["url"]
@@ -105,6 +109,17 @@ def pull_alone(
                 _wait_for_tracker(client)
             events = client.pull(str(ref), **options._asdict())
             yield events, linger if settings.tracker and loaded.settings.linger_s else _leave
+
+
+def _note_wrong_settings(file: config.ConfigFile) -> None:
+    """Tell of the first setting with which a daemon wouldn't start: a pull from storage doesn't use all of them."""
+    try:
+        config.check_sections(file, {"tracker": TrackerSettings})
+        check_forms("agent", config.load(AgentSettings, "agent", file=file), but={"origin"})
+    except UsageError as error:
+        note(
+            f"note: {error} (this pull doesn't need it; `p2pcache config check` looks at all settings)"
+        )
 
 
 @contextmanager

@@ -13,7 +13,6 @@ from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import NODE
 from p2pcache.core.units import format_bytes, format_duration
 
-
 _IF_BACK = " if it comes back"
 
 
@@ -107,7 +106,9 @@ def drain(node: str, undo: bool, as_json: bool, loaded: Loaded) -> None:
         left = format_bytes(told.get("kept_bytes", 0))
         emit(clean(f"{told.get('name') or node}: {told.get('state')}, {left} left"))
         if gone:
-            note("note: it is gone: others make its parts again now; if it comes back, it keeps none until --undo")
+            note(
+                "note: it is gone: others make its parts again now; if it comes back, it keeps none until --undo"
+            )
 
 
 def _by_name(node: dict[str, Any]) -> list[tuple[int, str]]:

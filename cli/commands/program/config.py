@@ -1,8 +1,6 @@
 """`config`: show or check the settings."""
 
 import os
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import click
@@ -10,14 +8,11 @@ import msgspec
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.rows.tables import table
+from p2pcache.cli.standalone.setting_forms import check_forms
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
-from p2pcache.core.protocol.address import tracker_urls
-from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io import config as settings_files
-from p2pcache.io.http import server
-from p2pcache.io.http.client import AgentClient
 from p2pcache.io.sources.settings import VARIABLE, read_sources
 from p2pcache.tracker.settings import TrackerSettings
 
@@ -85,70 +80,12 @@ def check(config: str | None) -> None:
     file = settings_files.read_file(path)
     settings_files.check_sections(file, SECTIONS)
     read_sources(file, os.environ)
-    for name in SECTIONS:
-        _check_section(name, file)
+    for name, kind in SECTIONS.items():
+        check_forms(name, settings_files.load(kind, name, file=file))
     for variable in settings_files.unknown_variables(os.environ, SECTIONS):
         if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
             note(f"note: no setting reads the variable {clean(variable)}")
     emit(f"{path or 'no file'}: ok")
-
-
-def _check_section(name: str, file: settings_files.ConfigFile) -> None:
-    """Check the forms of addresses, URLs and shares, as a daemon does at its start. Asks nobody.
-
-    Raises:
-        UsageError: a value has the wrong form; the message begins with its source.
-    """
-    settings, sources = settings_files.load(SECTIONS[name], name, file=file)
-    for field in settings.__struct_fields__:
-        value = getattr(settings, field)
-        if field not in _CHECKS or value in ("", None):
-            continue
-        try:
-            _CHECKS[field](value)
-        except UsageError as error:
-            says = str(error).removeprefix(f"{field} ")
-            raise UsageError(f"{sources[field]}: [{name}] {field}: {says}") from None
-        except P2PCacheError:
-            continue  # this machine may lack a mount or a profile; the form is right
-
-
-def _origin_url(value: str) -> None:
-    from p2pcache.io.origins import open_origin
-
-    open_origin(value).close()
-
-
-def _governor_floor(value: float) -> None:
-    from p2pcache.agent.node.governor_loop import check_floor
-
-    check_floor(value)
-
-
-def _engine_metrics(value: str) -> None:
-    from p2pcache.io.host.engine_latency import EngineMetrics
-
-    EngineMetrics(value, metric="", latency_s=1.0)
-
-
-def _advertise(value: str) -> None:
-    from p2pcache.agent.node.location import advertised
-
-    advertised(value)
-
-
-def _label(setting: str, value: str) -> None:
-    from p2pcache.agent.node.location import check_label
-
-    check_label(setting, value)
-
-
-_CHECKS: dict[str, Callable[[Any], object]] = {
-    "listen": server.parse_listen, "advertise": _advertise, "api_listen": server.parse_listen,
-    "health_listen": server.parse_listen, "tracker": tracker_urls, "origin": _origin_url,
-    **{setting: partial(_label, setting) for setting in ("rack", "site", "node_name")},
-    "agent": AgentClient, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
-}  # fmt: skip
 
 
 def _values(name: str, file: settings_files.ConfigFile) -> dict[str, dict[str, Any]]:

@@ -56,6 +56,21 @@ def test_a_lone_pull_makes_no_folder_for_a_socket(
     assert same(model, Path(run("pull", "team/m:v1").stdout.strip()))
 
 
+@pytest.mark.parametrize(("line", "says"), [
+    ('[agent]\nlabels = "gpu"', "labels"), ('[agent]\nhf_listen = "nowhere"', "hf_listen"),
+    ('[agent]\nrack = "a\\tb"', "rack"), ('[tracker]\nkeep_grace_s = "soon"', "keep_grace_s"),
+])  # fmt: skip
+def test_a_lone_pull_tells_of_a_setting_that_a_daemon_would_refuse(
+    run: Run, model: Path, tmp_path: Path, line: str, says: str
+) -> None:
+    """It used only some of the settings, and said nothing of the others."""
+    (tmp_path / "config.toml").write_text(line)
+    done = run("pull", "team/m:v1", "--config", str(tmp_path / "config.toml"))
+    assert same(model, Path(done.stdout.strip()))
+    assert says in done.stderr
+    assert "config check" in done.stderr
+
+
 def test_a_killed_pull_leaves_nothing_outside_its_cache(run: Run, model: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="p2pc-") as short:
         folder = Path(short)
