@@ -86,7 +86,10 @@ class KeptRows:
         return [key for key in known if key not in keys or self._keeper.progress(key) is None]
 
     def row(self, ref: Ref) -> dict[str, object]:
-        """How one wish stands; `tracker_s`: since this tracker began, `waits_s`: until it copies for nodes that are away."""
+        """How one wish stands.
+
+        `tracker_s`: since this tracker began; `waits_s`: until it makes copies of what nodes that are away may have.
+        """
         now = self._clock.now()
         record, digest = self._wishes.keeps[ref], self._wishes.digests.get(ref, "")
         swarm = self._tracking.swarms.get(digest)

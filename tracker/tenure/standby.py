@@ -21,6 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
+from p2pcache.core.coordinator.settings import TenureSettings
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 HANDSHAKE_S = 10.0  # docs/protocol.md
 GOODBYE_S = 0.3  # for an agent to answer our goodbye: a takeover waits for it
+SILENT_S = 2.0  # in which the active tracker answers before people are sent there: it does so in milliseconds
 EACH, EVERYONE = Rate(20, 100), Rate(100, 400)  # requests of one address, and of all
 FREE = frozenset({"/v1/member"})  # a storm of agents behind one address is welcome there
 REQUEST_BYTES = 64 << 10  # every call is a GET, and a handshake has 1 KiB
@@ -209,16 +211,35 @@ class StandbyApp:
         """A question for the active tracker: the answer says where that is.
 
         Raises:
-            Unreachable: nobody knows.
+            Unreachable: nobody knows, or it is silent: who is sent there would wait for long.
         """
         active = self._candidacy.active_url
         if not active.startswith(("http://", "https://")):
             raise Unreachable("this tracker is a standby, and no other one is active at the moment")
+        if await self._is_silent(active):
+            raise Unreachable(
+                f"the active tracker {active} didn't answer in {SILENT_S:g} s; if it stays silent, this one takes "
+                f"over within {TenureSettings().ttl_s:g} s: try again then"
+            )
         body = {"code": Unreachable.exit_code, "active": active,
                 "message": f"this tracker is a standby; ask {active}"}  # fmt: skip
         answer = json_response(body, status=307)
         answer.headers["Location"] = f"{active}{request.raw_path}"
         return answer
+
+    async def _is_silent(self, url: str) -> bool:
+        """Whether nothing comes from a tracker; one that only we can't connect to isn't silent."""
+        context = True if self.tls is None else self.tls.now.client
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SILENT_S)) as session,
+                session.get(f"{url}/healthz", ssl=context),
+            ):
+                return False
+        except TimeoutError:
+            return True
+        except (aiohttp.ClientError, OSError, ValueError):
+            return False
 
     def _where(self) -> str:
         active = self._candidacy.active_url

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -134,6 +135,22 @@ async def test_a_standby_says_what_it_is_and_sends_people_on(two: tuple[Turns, T
     assert values["p2pcache_tracker_generation"] == a.tenure.generation
     _, text = await get(a.address, "/metrics")
     assert "p2pcache_tracker_active 1.0" in text
+
+
+async def test_a_standby_sends_nobody_to_an_active_tracker_that_is_silent(
+    two: tuple[Turns, Turns], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A browser that was sent to a frozen process waited there, also when the standby had taken over."""
+    monkeypatch.setattr("p2pcache.tracker.tenure.standby.SILENT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as frozen:  # the kernel takes connections for it
+        url = f"http://127.0.0.1:{frozen.getsockname()[1]}"
+        monkeypatch.setattr(Candidacy, "active_url", url)
+        status, headers, body = await raw(two[1].address, "/v1/nodes")
+        assert (status, "Location" in headers) == (503, False)
+        assert f"{url} didn't answer" in body["message"]
+        assert "takes over within 10 s" in body["message"]
+    status, headers, _ = await raw(two[1].address, "/v1/nodes")
+    assert (status, headers["Location"]) == (307, f"{url}/v1/nodes"), "others may reach it"
 
 
 async def test_an_agent_at_a_standby_hears_who_is_active(two: tuple[Turns, Turns]) -> None:
