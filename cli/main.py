@@ -230,7 +230,8 @@ def _force(number: int, _frame: FrameType | None) -> None:
 
 def _usage_message(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "p2pcache"
-    return f"{error.format_message().rstrip('.')}; see '{command} --help'"
+    said = error.format_message().rstrip(".").replace("a valid integer range", "a whole number")
+    return f"{said}; see '{command} --help'"
 
 
 def _fail(args: list[str], code: int, message: str) -> int:

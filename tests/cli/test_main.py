@@ -7,6 +7,7 @@ import click
 import pytest
 
 from p2pcache.cli import main
+from p2pcache.cli.commands.cluster.keep import keep
 from p2pcache.cli.main import module_of
 from p2pcache.cli.support.interrupted import Interrupted
 from tests.cli.conftest import Run
@@ -54,6 +55,14 @@ def test_the_help_lists_every_command_with_its_own_first_line(run: Run) -> None:
 def test_every_command_is_in_the_documentation() -> None:
     page = (REPOSITORY / "docs/cli.md").read_text()
     assert [word for word in NAMES if f"`{word}" not in page] == []
+
+
+def test_a_number_that_is_none_is_told_in_plain_words() -> None:
+    """It was "not a valid integer range", where a number is wanted."""
+    context = click.Context(keep, info_name="keep")
+    with pytest.raises(click.UsageError) as caught:
+        keep.parse_args(context, ["team/m", "--copies", "two"])
+    assert "'two' is not a whole number" in main._usage_message(caught.value)
 
 
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
