@@ -188,7 +188,7 @@ class Keeping:
                 await self._need_read()
                 if self._unseen():
                     await self._see_wishes()
-        return self.told.rows()
+        return self.told.kept_and_drained()
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class KeptRows:
         self._chosen = chosen
         self._began = clock.now()
 
-    def rows(self) -> dict[str, object]:
+    def kept_and_drained(self) -> dict[str, object]:
         """Everything that is kept, and each node that is drained."""
         drains = [
             {"node": format_node(node), "name": record.name, "made": record.since,

@@ -107,7 +107,8 @@ def drain(node: str, undo: bool, as_json: bool, loaded: Loaded) -> None:
         emit(clean(f"{told.get('name') or node}: {told.get('state')}, {left} left"))
         if gone:
             note(
-                "note: it is gone: others make its parts again now; if it comes back, it keeps none until --undo"
+                "note: it is gone: its parts are made again on others without waiting for it; if it comes back, "
+                "it keeps none until --undo"
             )
 
 

@@ -136,7 +136,7 @@ def test_a_drain_of_a_node_that_is_gone_says_what_becomes_of_its_parts(
     agent.document("POST /v1/drain", told)
     done = run("nodes", "drain", "n1", "--agent", agent.address)
     assert done.stdout == "n1: draining, 1.00 GB left\n"
-    assert "it is gone: others make its parts again now" in done.stderr
+    assert "it is gone: its parts are made again on others" in done.stderr
     undone = run("nodes", "drain", "n1", "--undo", "--agent", agent.address)
     assert undone.stdout == "n1 keeps parts again if it comes back\n"
     known = json.loads(run("nodes", "drain", "n1", "--json", "--agent", agent.address).stdout)
