@@ -111,10 +111,11 @@ class ReaderChoice:
     def _share(self) -> int:
         """How many of the leases at once are the fair share of one reader."""
         readers, count = self._readers, self._readers.able
-        # A second read of a node starves beside the first ones of all: it has to be worth it. Where some have one, no
-        # lease may wait because all have their share.
-        even = readers.at_once / count
-        return max(ceil(even) if even >= WORTH_TWO else 1, ceil(readers.concurrency.least / count))
+        least = readers.concurrency.least
+        # A second read of a node starves beside the first ones of all, unless many reads wait for their bytes. Where
+        # some have one, no lease may wait because all have their share.
+        worth_two = readers.at_once - least >= WORTH_TWO * count
+        return max(ceil(readers.at_once / count) if worth_two else 1, ceil(least / count))
 
 
 class RackBalance:
