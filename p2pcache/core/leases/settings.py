@@ -24,9 +24,8 @@ WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings whil
 PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
 
 # -- choice --
-WORTH_TWO = (
-    0.5  # leases at once beyond the least, over readers, from which on readers have more than one
-)
+# Leases at once beyond the least, over readers, from which on readers have more than one.
+WORTH_TWO = 0.75
 SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts

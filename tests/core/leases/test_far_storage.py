@@ -117,7 +117,7 @@ def test_a_pause_says_nothing_about_the_origin() -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "limit", "read"), [(8, 11, 8), (8, 12, 12), (16, 22, 22), (16, 40, 40)]
+    ("nodes", "limit", "read"), [(8, 13, 8), (8, 14, 14), (16, 22, 22), (16, 40, 40)]
 )
 def test_as_many_are_read_as_pay_but_a_few_second_ones_do_not(
     nodes: int, limit: int, read: int
