@@ -300,10 +300,10 @@ class AgentApp:
         if self.link is not None:
             self.link.send(self.heartbeat())  # the tracker should know our free space at once
 
-    def tracker_down(self, *, silent: bool) -> None:
+    def tracker_down(self) -> None:
         """Tell every swarm."""
         for swarm in self.downloads.swarms.values():
-            swarm.tracker_down(silent=silent)
+            swarm.tracker_down()
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """Hand a message of the tracker to the part that it is for."""

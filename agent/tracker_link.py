@@ -53,8 +53,8 @@ class TrackerHandler(Protocol):
     def tracker_up(self, settled: m.Settled) -> None:
         """This node is a member now."""
 
-    def tracker_down(self, *, silent: bool) -> None:
-        """This node is no member any more. `silent`: the connection stands, and the tracker says nothing."""
+    def tracker_down(self) -> None:
+        """This node is no member any more."""
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """A message came; the link handles `Settled`, `Answer` and `Refusal` itself."""
@@ -379,7 +379,7 @@ class TrackerLink:
         for future in self._questions.values():
             if not future.done():
                 future.set_exception(Unreachable(f"connection to tracker {self.url} was lost"))
-        self._handler.tracker_down(silent=self._silence.doubted)
+        self._handler.tracker_down()
         if not self._closing.is_set():
             log.warning("lost the tracker at %s (%s); going on without it", self.url, why)
 

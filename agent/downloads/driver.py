@@ -208,12 +208,12 @@ class SwarmDriver:
         """This node is a member again; the announcement contained this swarm's state."""
         self.post(e.TrackerUp(epoch))
 
-    def tracker_down(self, *, silent: bool = False, unheard: bool = False) -> None:
+    def tracker_down(self, *, unheard: bool = False) -> None:
         """The tracker is lost, silent, or away since before this pull.
 
         Peers go on, and granted leases last until they expire.
         """
-        self.post(e.TrackerDown(silent, unheard))
+        self.post(e.TrackerDown(unheard))
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """A message about this swarm."""

@@ -87,7 +87,7 @@ class Heard:
     def tracker_up(self, settled: m.Settled) -> None:
         self.ups += 1
 
-    def tracker_down(self, *, silent: bool) -> None:
+    def tracker_down(self) -> None:
         self.downs += 1
 
     def tracker_said(self, message: m.ToAgent) -> None: ...

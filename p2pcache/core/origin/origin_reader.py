@@ -108,7 +108,7 @@ class OriginReader:
 
     def probe_isolation(self, now: float, out: list[Command]) -> None:
         """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
-        if not self._by_itself.tracker_up and not self._by_itself.knows_no_grants(now):
+        if not self._by_itself.tracker_up and not self._by_itself.alone(now):
             return
         at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
         dials = self._isolation.probe(self._by_itself.owners.members, at_once, now)

@@ -41,10 +41,6 @@ MOST_UNDER_WAY = 64  # reads that a lost tracker had granted, whatever was measu
 # is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
 # once (docs/lab/0013).
 AHEAD_RATIO = 2.5
-# Leases go out in file order. A run this many times the reads that were under way above all runs that we know of was
-# leased to nobody: they were in flight, and as many more may have been read without our knowledge.
-BEYOND_RATIO = 3
-KNOWLEDGE_RATIO = 2  # the same: runs by which two nodes' knowledge differs at that moment
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
 HEAR_S = 0.2  # for the others to say what they have of a model that no tracker told of: dials in a site take less
 RECENT_READS = 16  # reads over which the mean goes

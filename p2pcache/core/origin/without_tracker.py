@@ -6,11 +6,9 @@ from p2pcache.core import backoff, bitset
 from p2pcache.core.origin.owners import OriginOwners, Plan
 from p2pcache.core.origin.settings import (
     AHEAD_RATIO,
-    BEYOND_RATIO,
     FILL_A_LINK,
     FIRST_READS,
     HEAR_S,
-    KNOWLEDGE_RATIO,
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
@@ -50,17 +48,12 @@ class WithoutTracker:
         self._dice = context.dice
         self._pace = pace
         self.tracker_up = False
-        self._down_since = now if tracker else -math.inf
+        # From then on it may read what nobody has. A node that has met no tracker knows nothing of its leases.
+        self._alone_at = now + settings.lease_ttl_s + settings.fallback_grace_s if tracker else -math.inf
         # No other node can be reached, so that leases of others bring nothing.
         self.is_cut_off = False
-        # We were a member at the tracker that is gone, so we know some of its grants.
-        self._met = False
-        self._unheard = False  # it never told of this swarm
-        self._return_s = 0.0  # how long we wait for it to come back
-        # For so long runs that it may have granted are left to their readers.
-        self._grace_s = settings.lease_ttl_s + settings.fallback_grace_s
+        self._unheard = False  # the lost tracker never told of this swarm
         self._under_way = FILL_A_LINK  # reads of all nodes when it was lost
-        self._unleased: RunSet = 0  # runs that it can't have granted to anybody
         self.owners = OriginOwners(context)
         if not tracker:
             self.owners.on_members((context.node,))
@@ -72,34 +65,27 @@ class WithoutTracker:
         self._planned_at = now
         self._plan_at = now  # when to plan again
 
-    def on_tracker_down(self, now: float, *, silent: bool, unheard: bool) -> None:
-        """The tracker is gone.
+    def on_tracker_down(self, now: float, *, unheard: bool) -> None:
+        """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
 
         Args:
             now: seconds.
-            silent: its connection stands, and long enough was waited for a word of it.
             unheard: it never told of this swarm. The pause is the time to hear from its members what they have. Few
                 of them read by leases then, and they know of these.
         """
         if not self.tracker_up and not unheard:
             return
         self.tracker_up = False
-        self._down_since = self._plan_at = now
-        self._met, self._unheard = True, unheard
+        self._plan_at = now
+        self._unheard = unheard
         self._pace.on_tracker_lost()
-        pause_s = HEAR_S if unheard else 0.0 if silent else RETURN_S
-        self._return_s = pause_s * (1 + self._dice.random() / 2)
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
         self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
-        mine = self._mine
-        known = mine.have | mine.leased | self._book.rarity.held
-        beyond = 0 if unheard else known.bit_length() + BEYOND_RATIO * self._under_way
-        self._unleased = mine.full & ~bitset.full(beyond)
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
-        # The number doesn't shrink later, or the last runs would be read again.
-        self._grace_s = self._patience_s(min(self._under_way, mine.missing.bit_count()), now)
+        reads = min(self._under_way, self._mine.missing.bit_count())
+        self._alone_at = now + (HEAR_S if unheard else max(RETURN_S, self._reads_s(reads, now)))
 
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""
@@ -130,7 +116,7 @@ class WithoutTracker:
             quiet_s: for how long no new run had come before.
             now: seconds.
         """
-        self.owners.on_new_runs(node, runs)
+        self.owners.on_new_runs(node, runs & self._mine.needed)
         if quiet_s >= self._settings.stuck_after_s:
             self._rest_until = min(self._rest_until, now)
             self._failures = 0
@@ -148,7 +134,7 @@ class WithoutTracker:
     @property
     def is_sole(self) -> bool:
         """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
-        return self._down_since == -math.inf and len(self.owners.live) <= 1
+        return self._alone_at == -math.inf and len(self.owners.live) <= 1
 
     @property
     def governs(self) -> bool:
@@ -156,12 +142,8 @@ class WithoutTracker:
         return not self.tracker_up or self.is_cut_off
 
     def alone(self, now: float) -> bool:
-        """Whether the node decides by itself what to read, now that the time for the tracker's return is over."""
-        return self.governs and now >= self._alone_at()
-
-    def knows_no_grants(self, now: float) -> bool:
-        """Whether no run has to be left to a node that may have got it from the lost tracker."""
-        return not self.tracker_up and now >= self._grace_ends_at
+        """Whether the node decides by itself what to read: the lost tracker's leases are over."""
+        return self.is_cut_off or (not self.tracker_up and now >= self._alone_at)
 
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
@@ -169,7 +151,8 @@ class WithoutTracker:
 
     def deadline(self) -> float:
         """When `due` will be true, in seconds."""
-        return max(self._alone_at(), self._plan_at, self._rest_until)
+        alone_at = -math.inf if self.is_cut_off else self._alone_at
+        return max(alone_at, self._plan_at, self._rest_until)
 
     def plan(self, rotten: RunSet, quiet_s: float, now: float) -> Plan:
         """Which runs to read and which members to dial.
@@ -181,19 +164,21 @@ class WithoutTracker:
         """
         if self.is_cut_off:
             return Plan(self.plan_sole(rotten, MOST_UNDER_WAY, now), [], math.inf)
-        runs = list(self._mine.in_order(self._nearest(rotten, now)))
+        mine = self._mine
+        busy = mine.requested | mine.fetching | mine.leased | rotten
+        orphans = mine.needed & ~busy & ~self._book.rarity.held
+        nearest = bitset.lowest(orphans, int(AHEAD_RATIO * self._under_way))
+        runs = list(mine.in_order(nearest | orphans & mine.urgent))
         # While storage refused our reads it refused those of other owners, too: they weren't idle.
-        quiet_s = min(quiet_s, now - self._alone_at(), now - self._rest_until)
-        if self._mine.fetching:
+        quiet_s = min(quiet_s, now - self._alone_at, now - self._rest_until)
+        if mine.fetching:
             quiet_s = 0.0  # our own reads don't end either, so storage is slow and no owner is passed over
         patience_s = self._patience_s(len(runs), now)
         # The owners' answers may wait behind runs of other models. The first run doesn't wait for them.
-        first = self._unheard and not self.reads and not self._mine.fetching
+        first = self._unheard and not self.reads and not mine.fetching
         plan = self.owners.plan(runs, quiet_s, now, patience_s, first=first)
         self._planned_at = now
         self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
-        if now < self._grace_ends_at < self._plan_at:
-            self._plan_at = self._grace_ends_at
         return plan
 
     def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:
@@ -222,50 +207,20 @@ class WithoutTracker:
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
 
-    def _alone_at(self) -> float:
-        """When this node may read runs that nobody else can be reading."""
-        if self.is_cut_off:
-            return -math.inf
-        return self._down_since + self._return_s if self._met else self._grace_ends_at
-
-    @property
-    def _grace_ends_at(self) -> float:
-        """When the runs that the tracker granted have been read, or won't be; neighbours tell which of them were."""
-        grace_s = self._grace_s
-        if self._met and len(self.owners.live) <= 1:
-            grace_s = min(grace_s, self._settings.owner_patience_s)
-        return self._down_since + grace_s
-
     def _patience_s(self, reads: int, now: float) -> float:
-        """How long an owner may bring nothing before it is passed over.
+        """How long an owner may bring nothing before it is passed over, where all owners together may read so much."""
+        known = self.reads and self._pace.least_mean_s and len(self.owners.live) > 1
+        least_s = LEAST_PATIENCE_S if known else self._settings.owner_patience_s
+        return max(least_s, self._reads_s(reads, now))
+
+    def _reads_s(self, reads: int, now: float) -> float:
+        """How long so many reads of all nodes together may take, in seconds.
 
         The runs that owners read at once share the origin's uplink and end together, and until then nothing comes from
         anybody. With less patience all owners would be passed over and each node would read everything
         (docs/lab/0027).
-
-        Args:
-            reads: runs that all nodes together may be reading now.
-            now: seconds.
         """
-        pace_s, least_s = self._pace.least_mean_s, self._settings.owner_patience_s
         if len(self.owners.live) <= 1:
-            return least_s  # no other owner's runs can reach this node
-        if not self.reads:  # how quick storage is isn't known from here
-            pace_s = self._pace.estimated_s(now)
-        elif pace_s:
-            pace_s, least_s = min(pace_s, self.read_s), LEAST_PATIENCE_S
-        return max(least_s, PATIENCE_RATIO * reads * pace_s)
-
-    def _nearest(self, rotten: RunSet, now: float) -> RunSet:
-        """The runs that owners should read next."""
-        mine = self._mine
-        busy = mine.requested | mine.fetching | mine.leased | rotten
-        orphans = ahead = mine.needed & ~busy & ~self._book.rarity.held
-        if now < self._grace_ends_at:
-            # Another owner may know of a few runs more and leave alone runs that are free for this node. Those must
-            # not take all places.
-            orphans &= self._unleased
-            ahead = orphans & self._unleased << KNOWLEDGE_RATIO * self._under_way or orphans
-        disputed = orphans & ~ahead
-        places = max(self._under_way, int(AHEAD_RATIO * self._under_way) - disputed.bit_count())
-        return disputed | bitset.lowest(ahead, places) | orphans & mine.urgent
+            return 0.0  # no other owner's runs can reach this node
+        pace_s = self._pace.estimated_s(now)
+        return PATIENCE_RATIO * reads * (min(pace_s, self.read_s) if self.reads else pace_s)

@@ -330,7 +330,7 @@ class Scheduler:
         self._origin.on_tracker_up()
 
     def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
-        self._by_itself.on_tracker_down(now, silent=event.silent, unheard=event.unheard)
+        self._by_itself.on_tracker_down(now, unheard=event.unheard)
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._by_itself.owners.on_members(event.nodes)

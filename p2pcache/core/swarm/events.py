@@ -117,7 +117,6 @@ class TrackerUp:
 class TrackerDown:
     """The tracker grants nothing any more: its connection broke, or it is silent."""
 
-    silent: bool = False  # the connection stands, so that it isn't made again soon
     unheard: bool = False  # it never told of this swarm, and `Members` are all nodes that there are
 
 

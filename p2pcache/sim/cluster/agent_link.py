@@ -82,7 +82,7 @@ class AgentLink:
         """The tracker has said nothing for long."""
         if self.connected and self._tracker.frozen and self._agent.alive:
             self.doubted = True
-            self._agent.post(events.TrackerDown(silent=True))
+            self._agent.post(events.TrackerDown())
 
     def believe(self) -> None:
         """The doubted tracker speaks: it gets our announcement anew."""

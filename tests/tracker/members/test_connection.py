@@ -137,7 +137,7 @@ class _Heard:
     def tracker_up(self, settled: m.Settled) -> None:
         self.up = True
 
-    def tracker_down(self, *, silent: bool) -> None:
+    def tracker_down(self) -> None:
         self.up = False
 
     def tracker_said(self, message: m.ToAgent) -> None:
