@@ -43,10 +43,12 @@ class OriginOwners:
         # would sort its list again and again.
         self._live: tuple[NodeId, ...] | None = None
         self._failed: set[NodeId] = set()  # can't be reached, or sent wrong bytes
-        self._idle: set[NodeId] = set()  # brought nothing for a long time; storage may have been silent
+        # Brought nothing for a long time; storage may have been silent.
+        self._idle: set[NodeId] = set()
         self._tried_at = -math.inf  # when an idle owner was last passed over
         self._owners: dict[RunIndex, NodeId | None] = {}  # cache of the owners among `_live`
-        self._since: dict[tuple[RunIndex, NodeId], float] = {}  # since when we wait for a run's owner
+        # Since when we wait for a run's owner.
+        self._since: dict[tuple[RunIndex, NodeId], float] = {}
 
     def on_members(self, nodes: Iterable[NodeId]) -> None:
         """The tracker gave the full member list. Members that were passed over get another chance."""

@@ -49,7 +49,8 @@ class WithoutTracker:
         self._pace = pace
         self.tracker_up = False
         # From then on it may read what nobody has. A node that has met no tracker knows nothing of its leases.
-        self._alone_at = now + settings.lease_ttl_s + settings.fallback_grace_s if tracker else -math.inf
+        leases_s = settings.lease_ttl_s + settings.fallback_grace_s
+        self._alone_at = now + leases_s if tracker else -math.inf
         # No other node can be reached, so that leases of others bring nothing.
         self.is_cut_off = False
         self._unheard = False  # the lost tracker never told of this swarm
