@@ -50,7 +50,8 @@ class WithoutTracker:
         self.tracker_up = False
         # From then on it may read what nobody has. A node that has met no tracker knows nothing of its leases.
         leases_s = settings.lease_ttl_s + settings.fallback_grace_s
-        self._alone_at = now + leases_s if tracker else -math.inf
+        self._leases_end_at = now + leases_s if tracker else -math.inf
+        self._lost_at = math.inf  # when a tracker that we met was lost
         # No other node can be reached, so that leases of others bring nothing.
         self.is_cut_off = False
         self._unheard = False  # the lost tracker never told of this swarm
@@ -77,7 +78,7 @@ class WithoutTracker:
         if not self.tracker_up and not unheard:
             return
         self.tracker_up = False
-        self._plan_at = now
+        self._plan_at = self._lost_at = now
         self._unheard = unheard
         self._pace.on_tracker_lost()
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
@@ -86,7 +87,9 @@ class WithoutTracker:
         self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         reads = min(self._under_way, self._mine.missing.bit_count())
-        self._alone_at = now + (HEAR_S if unheard else max(RETURN_S, self._reads_s(reads, now)))
+        self._leases_end_at = now + (
+            HEAR_S if unheard else max(RETURN_S, self._reads_s(reads, now))
+        )
 
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""
@@ -135,7 +138,7 @@ class WithoutTracker:
     @property
     def is_sole(self) -> bool:
         """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
-        return self._alone_at == -math.inf and len(self.owners.live) <= 1
+        return self._leases_end_at == -math.inf and len(self.owners.live) <= 1
 
     @property
     def governs(self) -> bool:
@@ -144,7 +147,7 @@ class WithoutTracker:
 
     def alone(self, now: float) -> bool:
         """Whether the node decides by itself what to read: the lost tracker's leases are over."""
-        return self.is_cut_off or (not self.tracker_up and now >= self._alone_at)
+        return self.governs and now >= self._alone_at
 
     def due(self, now: float) -> bool:
         """Whether there is something to `plan` now."""
@@ -152,8 +155,7 @@ class WithoutTracker:
 
     def deadline(self) -> float:
         """When `due` will be true, in seconds."""
-        alone_at = -math.inf if self.is_cut_off else self._alone_at
-        return max(alone_at, self._plan_at, self._rest_until)
+        return max(self._alone_at, self._plan_at, self._rest_until)
 
     def plan(self, rotten: RunSet, quiet_s: float, now: float) -> Plan:
         """Which runs to read and which members to dial.
@@ -207,6 +209,15 @@ class WithoutTracker:
         share = 1 if self.is_cut_off else max(1, len(self.owners.live))
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
+
+    @property
+    def _alone_at(self) -> float:
+        """From when on this node may read what nobody has: no lease of the lost tracker brings anything by then."""
+        if self.is_cut_off:
+            return -math.inf
+        if len(self.owners.live) > 1:
+            return self._leases_end_at
+        return min(self._leases_end_at, self._lost_at + self._settings.owner_patience_s)
 
     def _patience_s(self, reads: int, now: float) -> float:
         """How long an owner may bring nothing before it is passed over, where all owners together may read so much."""
