@@ -1,22 +1,26 @@
 """Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it.
 
 A run that the own rack lacks is fetched by one member of it, the holder of the run's bridge slot, and spreads inside
-the rack from there. The others wait for it. If that bridge owes far more than the other bridges, the next nodes in
+the rack from there. The others wait for it. If that bridge brings far less than the other bridges, the next nodes in
 order step in: first the second, then four, eight, sixteen, at last all. Time alone doesn't decide: on a thin uplink all
 bridges are slow, and nodes that step in make it slower (docs/lab/0014). A site is crossed by the same rule among all
 of its nodes. No message is needed: all nodes that hold the same list compute the same order.
 """
 
-import math
 from collections.abc import Sequence
 
 from p2pcache.core.racks import bridge_slots
-from p2pcache.core.racks.settings import BRIDGE_SLOTS, OWED_RATIO, OWED_RUNS, RELIEF_REVIEWS
+from p2pcache.core.racks.settings import (
+    BRIDGE_SLOTS,
+    LATE_BRIDGE,
+    OWED_RATIO,
+    OWED_RUNS,
+    PROBATION_REVIEWS,
+)
+from p2pcache.core.stats import median
 from p2pcache.ids import NodeId, RunSet
 
-_STEPS = (
-    BRIDGE_SLOTS.bit_length()
-)  # late reviews after which all nodes may fetch what a bridge owes
+_STEPS = BRIDGE_SLOTS.bit_length()  # reviews after which all nodes may fetch a run of a late bridge
 _ALL: RunSet = -1
 
 Reach = tuple[RunSet, RunSet, RunSet]
@@ -47,10 +51,13 @@ class Boundaries:
         self._site: frozenset[NodeId] = frozenset()
         # For each distance: the runs for which this node is among the first 1, 2, 4 ... in order.
         self._duty: list[list[RunSet]] = [[], [], []]
+        # The runs of late bridges that waited for at least 1, 2, 3 ... reviews.
+        self._waited: list[list[RunSet]] = [[], [], []]
+        self._queued: list[RunSet] = [0, 0, 0]  # runs that waited at the last review
         self._starved: list[RunSet] = [0, 0, 0]  # runs that waited when nothing came any more
-        self._waited: list[RunSet] = [0, 0, 0]  # runs that waited at the last review
-        # For each bridge's share of the runs: steps of relief. It is 0 while the bridge isn't late.
-        self._relief: list[dict[RunSet, float]] = [{}, {}, {}]
+        self._shares: list[list[RunSet]] = [[], [], []]  # the runs of each bridge
+        # For each share of a late bridge: reviews that its probation still lasts.
+        self._probation: list[dict[RunSet, int]] = [{}, {}, {}]
         self._open: list[RunSet] = [_ALL, _ALL, _ALL]
 
     def on_members(
@@ -72,8 +79,9 @@ class Boundaries:
         self.active, (self._rack, self._site) = active, groups
         for distance, group in ((1, rack), (2, site)):
             orders = bridge_slots.order(group) if self.active else ()
+            self._probation[distance] = {}
             bridges = {first: None for first, *_ in orders}
-            self._relief[distance] = {self._share(orders, node, 1): 0.0 for node in bridges}
+            self._shares[distance] = [self._share(orders, node, 1) for node in bridges]
             self._duty[distance] = [
                 self._share(orders, self._node, 1 << step) for step in range(_STEPS)
             ]
@@ -106,24 +114,50 @@ class Boundaries:
         """
         for distance, runs in ((1, beyond_rack), (2, beyond_site)):
             self._starved[distance] = runs if starved else runs & self._starved[distance]
-            waited, self._waited[distance] = runs & self._waited[distance], runs
-            relief = self._relief[distance]
-            owed = {share: (waited & share).bit_count() for share in relief}
-            usual = sorted(owed.values())[(len(owed) - 1) // 2] if owed else 0
-            for share, count in owed.items():
-                late = count >= OWED_RATIO * usual + OWED_RUNS
-                step = relief[share] + (1.0 if late else -1.0 / RELIEF_REVIEWS)
-                relief[share] = min(max(step, 0.0), float(_STEPS))
-            self._reopen(distance, waited)
+            ages = runs & self._late(distance, self._queued[distance], runs)
+            steps = [runs, *(step & ages for step in self._waited[distance])]
+            self._waited[distance], self._queued[distance] = steps[: _STEPS + 1], runs
+            self._reopen(distance)
 
-    def _reopen(self, distance: int, waited: RunSet = 0) -> None:
+    def _late(self, distance: int, waited: RunSet, runs: RunSet) -> RunSet:
+        """The runs of bridges that bring far less than the others. Runs of other bridges only queue.
+
+        Args:
+            distance: of the boundary.
+            waited: runs that waited at the last review.
+            runs: that wait now.
+        """
+        parts = {
+            share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
+            for share in self._shares[distance] if waited & share
+        }  # fmt: skip
+        usual = median(parts.values())
+        tolerated = self._tolerated(distance, runs)
+        probation = {
+            share: left - 1 for share, left in self._probation[distance].items() if left > 1
+        }
+        late = {
+            share: PROBATION_REVIEWS for share, part in parts.items()
+            # A part is low when its bridge is slow: the two sides of the comparison change places. Where most bring
+            # nothing, one that brings nothing is late.
+            if (LATE_BRIDGE.is_slow(usual, part, len(parts)) if usual else not part)
+            and (runs & share).bit_count() >= tolerated
+        }  # fmt: skip
+        self._probation[distance] = probation | late
+        return sum(self._probation[distance])
+
+    def _tolerated(self, distance: int, runs: RunSet) -> int:
+        """From how many owed runs on a bridge is behind the others."""
+        owed = sorted((runs & share).bit_count() for share in self._shares[distance])
+        return OWED_RATIO * owed[(len(owed) - 1) // 2] + OWED_RUNS if owed else 0
+
+    def _reopen(self, distance: int) -> None:
         duty = self._duty[distance]
-        runs = duty[0] | self._starved[distance]
-        for share, relief in self._relief[distance].items():
-            step = math.ceil(relief)
-            # The second in order does all that a late bridge does; the others bring only what waits for long.
-            runs |= share & duty[min(step, 1)]
-            runs |= share & waited & (duty[step] if step < _STEPS else _ALL)
+        runs = duty[0] | duty[1] & sum(self._probation[distance]) | self._starved[distance]
+        for step, waited in enumerate(self._waited[distance]):
+            # A run that waited at one review only may have appeared a moment before, so the first step opens
+            # nothing but this node's own duty.
+            runs |= waited & duty[step] if step < _STEPS else waited
         self._open[distance] = runs if self.active else _ALL
 
     def _share(self, orders: Sequence[tuple[NodeId, ...]], node: NodeId, first: int) -> RunSet:

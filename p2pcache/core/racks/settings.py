@@ -1,5 +1,7 @@
 """Thresholds of racks and sites that are the same on every node. `SwarmSettings` has those that can be tuned."""
 
+from p2pcache.core.stats import Straggler
+
 # -- slots --
 
 # Nodes of a rack or site that share the work: no link notices it, and lists stay short.
@@ -11,9 +13,11 @@ MIN_LINKS = 4
 
 # -- late bridges --
 
-# A bridge is late if it owes OWED_RATIO times what the median bridge owes and OWED_RUNS more: a bridge that owes one
-# or two runs is called late by chance, and more than one copy crosses (docs/lab/0014).
+# A bridge is late if it brings little and also owes much. Without the second condition a bridge that owes one or two
+# runs is called late by chance, and more than one copy crosses (docs/lab/0014).
+# It brings little: its part of the runs that waited is below 30 % of the median bridge's part.
+LATE_BRIDGE = Straggler(ratio=10 / 3)
+# It owes much: more than OWED_RATIO times what the others owe and OWED_RUNS more.
 OWED_RATIO = 2
-OWED_RUNS = 2
-# Reviews without a verdict for which a step of relief lasts: a bridge that is helped doesn't look late.
-RELIEF_REVIEWS = 8
+OWED_RUNS = 2  # chance alone makes a bridge owe as many
+PROBATION_REVIEWS = 8  # reviews for which the second in order also does the work of a late bridge
