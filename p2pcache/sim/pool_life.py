@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.format.chunking import nominal_chunk_bytes
-from p2pcache.core.pool.keeper import Keeper, Key, PoolNode, Wish
+from p2pcache.core.pool.intent import Key, PoolNode, Wish
+from p2pcache.core.pool.keeper import Keeper
 from p2pcache.core.pool.selector import Traits
 from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.ids import NodeId, RunSet

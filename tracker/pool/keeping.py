@@ -10,8 +10,10 @@ import msgspec
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.settings import REMEMBERED_S
-from p2pcache.core.pool.keeper import Keeper, Key, PoolNode
+from p2pcache.core.pool.intent import Key, PoolNode
+from p2pcache.core.pool.keeper import Keeper
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S
 from p2pcache.core.protocol.keep_orders import (
@@ -23,7 +25,7 @@ from p2pcache.core.protocol.keep_orders import (
 )
 from p2pcache.core.protocol.messages import MAX_FIGURE, ToAgent, unfit_text
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable, UsageError
-from p2pcache.ids import NodeId, Ref, RunSet, format_node, is_digest, parse_node
+from p2pcache.ids import NodeId, Ref, format_node, is_digest, parse_node
 from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.catalog import Catalog
@@ -225,7 +227,10 @@ class Keeping:
     async def _review(self, keys: list[Key], now: float) -> None:
         for key in keys:
             self._reviewed[key] = now
-            changed = await pools.WORK.run(self.keeper.review, key, self._haves(key), now)
+            members = self._members(key)
+            haves = {node: record.delivers for node, record in members.items()}
+            void = [node for node, record in members.items() if record.void]
+            changed = await pools.WORK.run(self.keeper.review, key, haves, now, void)
             self._dirty |= changed
             self._note_progress(key, now)
 
@@ -293,12 +298,12 @@ class Keeping:
             for node, n in self._tracking.registry.nodes.items() if n.connected and n.said.keeps
         }  # fmt: skip
 
-    def _haves(self, key: Key) -> dict[NodeId, RunSet]:
+    def _members(self, key: Key) -> dict[NodeId, MemberRecord]:
         wish = self.keeper.wish(key)
         swarm = None if wish is None else self._tracking.swarms.get(wish.digest)
         nodes = self._tracking.registry.nodes
         return {} if swarm is None else {
-            node: record.delivers for node, record in swarm.roster.members.items()
+            node: record for node, record in swarm.roster.members.items()
             if nodes[node].connected and nodes[node].said.keeps
         }  # fmt: skip
 
@@ -354,7 +359,7 @@ class Keeping:
             raise UsageError(f"{len(named)} nodes have this name; give the id of one: {ids}")
         if not named:
             raise NotFound(
-                "no node has this name or id, nor had it within the last hour; `p2pcache nodes` lists all. What a "
-                "node that is gone kept is made again on others without a drain"
+                "no node has this name or id, nor had it within the last hour; `p2pcache nodes` lists all. Parts "
+                "of a node that is gone are made again on others without a drain"
             )
         return named.pop()

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 
 from p2pcache.core.format.keep_record import Repair
-from p2pcache.core.pool.keeper import Key
+from p2pcache.core.pool.intent import Key
 from p2pcache.core.pool.repairs import Repairs
 from p2pcache.core.protocol.keep_orders import Kept
 from p2pcache.errors import P2PCacheError

@@ -11,7 +11,8 @@ import msgspec
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.keep_record import DrainRecord, KeepRecord, Repair
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.pool.keeper import Keeper, Wish
+from p2pcache.core.pool.intent import Wish
+from p2pcache.core.pool.keeper import Keeper
 from p2pcache.core.pool.repairs import merged
 from p2pcache.core.pool.selector import Selector
 from p2pcache.errors import P2PCacheError, UsageError

@@ -7,54 +7,16 @@ instead of parts, the orders before last until the new ones are carried out, unl
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
 
 from p2pcache.core import bitset
-from p2pcache.core.pool.placement import Placement, Situation, Targets
+from p2pcache.core.pool.intent import Intent, Key, PoolNode, Wish, begin_intent
+from p2pcache.core.pool.placement import Situation, Targets
 from p2pcache.core.pool.progress import Progress, copies_of
-from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import GRACE_S, LACKING_S, REFUSED_S, SETTLE_S
 from p2pcache.core.pool.spots import Rooms, Spot, weights_of
-from p2pcache.core.pool.stripes import Stripes
 from p2pcache.core.protocol.keep_orders import NO_SPACE, NOT_ALLOWED, QUOTA, KeepOrder, Kept
 from p2pcache.ids import NodeId, RunIndex, RunSet
-
-Key = tuple[str, str, str]
-"""Namespace, name and tag of an intent."""
-
-
-class Wish(NamedTuple):
-    """One intent to keep a model."""
-
-    digest: str  # of the manifest that the tag means now
-    copies: int  # 0: as many as there are nodes
-    whole: bool = False  # each copy is a complete model on one node
-    selector: Selector = Selector()
-    older: bool = False  # it was there before this tracker
-
-
-class PoolNode(NamedTuple):
-    """What a node says of itself."""
-
-    traits: Traits
-    room_bytes: int
-    link_bytes_s: int = 0  # 0: not known
-
-
-@dataclass(slots=True)
-class _Intent:
-    wish: Wish
-    placement: Placement
-    former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
-    orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
-    progress: Progress | None = None
-
-    def ranges(self, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
-        """The runs that a node is ordered to have."""
-        return self.placement.stripes.ranges(self.orders.get(node, ()))
-
 
 _FULL = frozenset({QUOTA, NO_SPACE, NOT_ALLOWED})  # such a node gets nothing more of the model
 
@@ -78,8 +40,8 @@ class Keeper:
         self.grace_s = grace_s
         self._began = now
         self._settle_s = min(settle_s, grace_s)
-        self._intents: dict[Key, _Intent] = {}
-        self._fading: dict[Key, _Intent] = {}  # before the present one; ends when that is true
+        self._intents: dict[Key, Intent] = {}
+        self._fading: dict[Key, Intent] = {}  # before the present one; ends when that is true
         self._nodes: dict[NodeId, PoolNode] = {}
         self._away: dict[NodeId, tuple[float, PoolNode]] = {}
         self._drained: frozenset[NodeId] = frozenset()
@@ -122,8 +84,11 @@ class Keeper:
         if wish is None:
             return known
         if intent is None:
-            stripes = Stripes(tuple(run_bytes), whole=wish.whole)
-            self._intents[key] = _Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
+            self._intents[key] = begin_intent(wish, run_bytes)
+            if wish.whole and wish.older:
+                # Nodes may have parts: of copies that were on their way, or of a wish for parts that only the tracker
+                # before us knew.
+                self._fading.setdefault(key, begin_intent(wish._replace(whole=False), run_bytes))
             return True
         if wish._replace(older=intent.wish.older) == intent.wish:
             return False
@@ -165,19 +130,22 @@ class Keeper:
         known = before is not None and before[1].refused == kept.refused
         return bool(kept.refused in _FULL and not known)
 
-    def review(self, key: Key, haves: Mapping[NodeId, RunSet], now: float) -> set[NodeId]:
+    def review(
+        self, key: Key, haves: Mapping[NodeId, RunSet], now: float, void: Collection[NodeId] = ()
+    ) -> set[NodeId]:
         """Decide where an intent's stripes are to be; returns the nodes whose orders changed.
 
         Args:
             key: of the intent.
             haves: runs of the model that nodes have, which are here and deliver them.
             now: seconds.
+            void: nodes that are here and of which others complain, so that what they have isn't known.
         """
         intent = self._intents[key]
         placement, wish = intent.placement, intent.wish
         spots = self._spots(intent, now)
         before = list(placement.targets)
-        waits = wish.older and now < self._began + self.grace_s
+        waits = self._waits(wish, now)
         copies = wish.copies or len(spots)
         self._give_up_refused(intent, haves, now)
         situation = Situation(spots, haves, self._rooms, may_copy=not waits)
@@ -187,22 +155,15 @@ class Keeper:
             placement.settle(copies, situation)
         self._note_former(intent, before)
         least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
-        if waits:
-            self._retain(intent, haves, least)
-        self._end_former(intent, haves, least)
-        orders: dict[NodeId, list[int]] = {}
-        for stripe, targets in enumerate(placement.targets):
-            for node in targets + intent.former.get(stripe, ()):
-                orders.setdefault(node, []).append(stripe)
-        old, intent.orders = intent.orders, orders
+        if waits or intent.progress is None or intent.progress.missing_bytes:
+            self._retain(intent, haves, least, every=waits)
+        self._end_former(intent, haves, least, void)
+        changed = ended | intent.give_orders()
         counted = [haves[node] for node, spot in spots.items() if spot.present and node in haves]
         intent.progress = self._measure(intent, counted, copies, waits=waits)
-        changed = ended | {n for n in old.keys() | orders.keys() if old.get(n) != orders.get(n)}
-        if key in self._fading and copies and not intent.progress.missing_bytes:
-            before_it = self._fading.pop(key)
-            before_it.placement.leave(self._rooms)
-            changed |= before_it.orders.keys()
-        return changed
+        return changed | self._fade(
+            key, haves, now, is_true=bool(copies) and not intent.progress.missing_bytes
+        )
 
     # -- what comes out ------------------------------------------------------------------------------
 
@@ -289,11 +250,15 @@ class Keeper:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _of(self, key: Key) -> Iterator[_Intent]:
+    def _of(self, key: Key) -> Iterator[Intent]:
         """An intent, and the one before it that still has orders."""
         yield self._intents[key]
         if key in self._fading:
             yield self._fading[key]
+
+    def _waits(self, wish: Wish, now: float) -> bool:
+        """Whether nodes may come back that have what is wished."""
+        return wish.older and now < self._began + self.grace_s
 
     def _known(self) -> Iterator[tuple[NodeId, PoolNode]]:
         yield from self._nodes.items()
@@ -307,7 +272,7 @@ class Keeper:
             for n, said in self._known()
         }
 
-    def _full(self, intent: _Intent, now: float) -> set[NodeId]:
+    def _full(self, intent: Intent, now: float) -> set[NodeId]:
         """Nodes that said that they have no room for a model; sooner asked again where nobody else takes their part."""
         lacks = intent.progress is not None and intent.progress.missing_places
         since = now - (LACKING_S if lacks else REFUSED_S)
@@ -316,7 +281,7 @@ class Keeper:
             if digest == intent.wish.digest and kept.refused in _FULL and at > since
         }  # fmt: skip
 
-    def _spots(self, intent: _Intent, now: float) -> dict[NodeId, Spot]:
+    def _spots(self, intent: Intent, now: float) -> dict[NodeId, Spot]:
         spots, wish, full = {}, intent.wish, self._full(intent, now)
         for node, said in self._known():
             if node in self._drained or not wish.selector.chooses(said.traits):
@@ -325,7 +290,7 @@ class Keeper:
             spots[node] = Spot(said.traits.site, said.traits.rack, self._weights[node], present)
         return spots
 
-    def _give_up_refused(self, intent: _Intent, haves: Mapping[NodeId, RunSet], now: float) -> None:
+    def _give_up_refused(self, intent: Intent, haves: Mapping[NodeId, RunSet], now: float) -> None:
         """Take from nodes that have no room the places of what they don't have."""
         placement = intent.placement
         for node in self._full(intent, now):
@@ -345,7 +310,7 @@ class Keeper:
                 gone.add(node)
         return gone
 
-    def _note_former(self, intent: _Intent, before: list[Targets]) -> None:
+    def _note_former(self, intent: Intent, before: list[Targets]) -> None:
         for stripe, (old, new) in enumerate(zip(before, intent.placement.targets, strict=True)):
             if old is new or old == new:
                 continue
@@ -355,34 +320,63 @@ class Keeper:
             if former:
                 intent.former[stripe] = tuple(former)
 
-    def _retain(self, intent: _Intent, haves: Mapping[NodeId, RunSet], copies: int) -> None:
+    def _fade(
+        self, key: Key, haves: Mapping[NodeId, RunSet], now: float, *, is_true: bool
+    ) -> set[NodeId]:
+        """End the orders before an intent's when it is true; returns the nodes whose orders changed."""
+        before_it, wish = self._fading.get(key), self._intents[key].wish
+        if before_it is None:
+            return set()
+        waits = self._waits(wish, now)
+        if waits and not is_true and not before_it.placement.loads:
+            self._retain(before_it, haves, 1, every=True)
+            return before_it.give_orders()
+        # Of a wish for all nodes those that come next may have parts.
+        if (waits and not wish.copies) or not is_true:
+            return set()
+        self._fading.pop(key).placement.leave(self._rooms)
+        return set(before_it.orders)
+
+    def _retain(
+        self, intent: Intent, haves: Mapping[NodeId, RunSet], copies: int, *, every: bool
+    ) -> None:
         """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
 
-        The tracker before us had them keep it until others have it, and only it knew.
+        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew.
         """
-        placement = intent.placement
-        short = bitset.of(s for s, at in enumerate(placement.targets) if len(at) < copies)
-        for node, have in haves.items():
-            for stripe in bitset.members(placement.stripes.had(have) & short):
-                there = intent.former.get(stripe, ())
-                if node in self._nodes and node not in there + placement.targets[stripe]:
-                    intent.former[stripe] = (*there, node)
+        placement, lack = intent.placement, dict[int, int]()
+        had = {n: placement.stripes.had(have) for n, have in haves.items() if n in self._nodes}
+        for stripe, targets in enumerate(placement.targets):
+            there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
+            if there < copies:
+                lack[stripe] = copies - there
+        short = bitset.of(lack)
+        for node, some in sorted(had.items()):
+            for stripe in bitset.members(some & short):
+                former = intent.former.get(stripe, ())
+                if node in former + placement.targets[stripe]:
+                    continue
+                if every or sum(had.get(n, 0) >> stripe & 1 for n in former) < lack[stripe]:
+                    intent.former[stripe] = (*former, node)
 
-    def _end_former(self, intent: _Intent, haves: Mapping[NodeId, RunSet], copies: int) -> None:
+    def _end_former(
+        self, intent: Intent, haves: Mapping[NodeId, RunSet], copies: int, void: Collection[NodeId]
+    ) -> None:
         if not intent.former:
             return
         placement = intent.placement
         had = {node: placement.stripes.had(have) for node, have in haves.items()}
         for stripe, former in list(intent.former.items()):
             done = sum(had.get(n, 0) >> stripe & 1 for n in placement.targets[stripe]) >= copies
-            left = [n for n in former if n in self._away or had.get(n, 0) >> stripe & 1]
+            unclear = {*self._away, *void}
+            left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
             if left and not done:
                 intent.former[stripe] = tuple(left)
             else:
                 del intent.former[stripe]
 
     def _measure(
-        self, intent: _Intent, counted: list[RunSet], copies: int, *, waits: bool
+        self, intent: Intent, counted: list[RunSet], copies: int, *, waits: bool
     ) -> Progress:
         stripes, targets = intent.placement.stripes, intent.placement.targets
         had = [stripes.had(have) for have in counted]

@@ -1,7 +1,10 @@
 """The keeper: orders over time, as nodes come, fall silent, are drained and come back."""
 
+import pytest
+
 from p2pcache.core import bitset
-from p2pcache.core.pool.keeper import Keeper, Key, PoolNode, Wish
+from p2pcache.core.pool.intent import Key, PoolNode, Wish
+from p2pcache.core.pool.keeper import Keeper
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.settings import LACKING_S
 from p2pcache.core.protocol.keep_orders import FAILED, NO_SPACE, Kept
@@ -437,3 +440,60 @@ def test_a_new_tracker_ends_no_order_of_a_node_whose_room_has_shrunk() -> None:
     new.haves = old.haves
     new.keep(1, older=True)
     assert {n: new.ordered(n) for n in new.nodes} == {n: old.ordered(n) for n in old.nodes}
+
+
+@pytest.mark.parametrize(("copies", "selector"), [(0, "gpu=h1000"), (1, ""), (0, "")])
+def test_a_new_tracker_ends_no_part_while_whole_copies_lack(copies: int, selector: str) -> None:
+    """It knew the wish for whole copies only, and after 15 s all nodes let go of their parts."""
+    old = Cluster(4)
+    old.kept(2)
+    new = Cluster(4, began=1000.0)
+    new.haves = dict(old.haves)
+    new.keep(copies, whole=True, selector=selector, older=True)
+    new.look(5.0)
+    assert new.keeper.settled(new.now)
+    parts = {node: old.ordered(node) for node in old.nodes}
+    assert {node: new.ordered(node) for node in new.nodes} == parts
+    new.look(GRACE_S)
+    assert all(parts[node] & ~new.ordered(node) == 0 for node in new.nodes)
+    for _ in range(3):
+        new.obey()
+    if not selector:
+        assert new.progress[2] == 0
+        assert sum(new.ordered(node) == EVERY for node in new.nodes) == (copies or 4)
+        assert sum(bool(new.ordered(node)) for node in new.nodes) == (copies or 4)
+
+
+def test_what_is_on_its_way_to_a_node_stays_there_when_a_new_tracker_comes() -> None:
+    new = Cluster(3, began=1000.0)
+    new.haves = {1000: EVERY, 1001: EVERY >> 40}
+    new.keep(0, whole=True, older=True)
+    new.look(5.0)
+    assert new.ordered(1001) == EVERY >> 40
+
+
+def test_the_only_copy_on_a_drained_node_that_comes_back_late_stays_until_others_have_it() -> None:
+    cluster = Cluster(4)
+    cluster.kept(1)
+    parts, said = cluster.ordered(1000), cluster.nodes.pop(1000)
+    cluster.drained = {1000}
+    cluster.look()
+    cluster.look(GRACE_S + 1)
+    cluster.nodes[1000] = said
+    cluster.look()
+    assert cluster.ordered(1000) == parts
+    cluster.obey()
+    assert cluster.ordered(1000) == 0
+
+
+def test_a_drained_node_of_which_others_complain_keeps_its_orders() -> None:
+    cluster = Cluster(4)
+    cluster.kept(1)
+    parts = cluster.ordered(1000)
+    cluster.drained = {1000}
+    cluster.look()
+    others = {node: have for node, have in cluster.haves.items() if node != 1000}
+    cluster.keeper.review(KEY, others, cluster.now, [1000])
+    assert cluster.ordered(1000) == parts
+    cluster.keeper.review(KEY, others, cluster.now)
+    assert cluster.ordered(1000) == 0

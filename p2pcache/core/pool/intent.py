@@ -1,0 +1,61 @@
+"""One intent to keep a model: the operator's wish, and what nodes are ordered for it."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from p2pcache.core.pool.placement import Placement, Targets
+from p2pcache.core.pool.progress import Progress
+from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.stripes import Stripes
+from p2pcache.ids import NodeId, RunIndex
+
+Key = tuple[str, str, str]
+"""Namespace, name and tag of an intent."""
+
+
+class Wish(NamedTuple):
+    """One intent to keep a model."""
+
+    digest: str  # of the manifest that the tag means now
+    copies: int  # 0: as many as there are nodes
+    whole: bool = False  # each copy is a complete model on one node
+    selector: Selector = Selector()
+    older: bool = False  # it was there before this tracker
+
+
+class PoolNode(NamedTuple):
+    """What a node says of itself."""
+
+    traits: Traits
+    room_bytes: int
+    link_bytes_s: int = 0  # 0: not known
+
+
+@dataclass(slots=True)
+class Intent:
+    """A wish, where its stripes are to be, and what nodes are ordered to keep for it."""
+
+    wish: Wish
+    placement: Placement
+    former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
+    orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
+    progress: Progress | None = None
+
+    def ranges(self, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
+        """The runs that a node is ordered to have."""
+        return self.placement.stripes.ranges(self.orders.get(node, ()))
+
+    def give_orders(self) -> set[NodeId]:
+        """Order what has its place or is yet to be given up; returns the nodes whose orders changed."""
+        old, self.orders = self.orders, {}
+        for stripe, targets in enumerate(self.placement.targets):
+            for node in targets + self.former.get(stripe, ()):
+                self.orders.setdefault(node, []).append(stripe)
+        return {n for n in old.keys() | self.orders.keys() if old.get(n) != self.orders.get(n)}
+
+
+def begin_intent(wish: Wish, run_bytes: Collection[int]) -> Intent:
+    """An intent of which nothing is placed yet; `run_bytes`: the size of each run of the model."""
+    stripes = Stripes(tuple(run_bytes), whole=wish.whole)
+    return Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
