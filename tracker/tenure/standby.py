@@ -211,7 +211,7 @@ class StandbyApp:
         """A question for the active tracker: the answer says where that is.
 
         Raises:
-            Unreachable: nobody knows, or it is silent: who is sent there would wait for long.
+            Unreachable: nobody knows, or it is silent: people sent there would wait for long.
         """
         active = self._candidacy.active_url
         if not active.startswith(("http://", "https://")):
@@ -228,14 +228,17 @@ class StandbyApp:
         return answer
 
     async def _is_silent(self, url: str) -> bool:
-        """Whether nothing comes from a tracker; one that only we can't connect to isn't silent."""
+        """Whether a tracker takes our connection and says nothing; one that we can't connect to isn't silent."""
         context = True if self.tls is None else self.tls.now.client
+        limits = aiohttp.ClientTimeout(total=SILENT_S, sock_connect=SILENT_S / 2)
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SILENT_S)) as session,
+                aiohttp.ClientSession(timeout=limits) as session,
                 session.get(f"{url}/healthz", ssl=context),
             ):
                 return False
+        except aiohttp.ConnectionTimeoutError:
+            return False
         except TimeoutError:
             return True
         except (aiohttp.ClientError, OSError, ValueError):

@@ -156,7 +156,7 @@ def _show(row: dict[str, Any]) -> None:
 
 
 def _waits(row: dict[str, Any]) -> str:
-    """What a tracker does that has just started, or taken over."""
+    """A note on a tracker that has just started, or taken over."""
     if not row.get("waits_s"):  # a tracker of an older release
         return "note: the tracker is new, and waits for nodes that may only be away"
     began, left = format_duration(row.get("tracker_s", 0.0)), format_duration(row["waits_s"])

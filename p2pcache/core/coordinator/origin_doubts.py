@@ -92,8 +92,10 @@ class OriginDoubts:
         """A member has runs that it hadn't; told before the lease book hears of it. So storage has them."""
         for run in bitset.members(runs & bitset.of(self.runs) & self._book.leased):
             if self._book.leases[run].node == node:
-                del self.runs[run].accusers[node]  # its storage was mended meanwhile
-                self.runs[run].witness = WitnessReport.RIGHT
+                doubt = self.runs[run]
+                del doubt.accusers[node]  # its storage was mended meanwhile
+                if self._bearer(node) not in map(self._bearer, doubt.accusers):
+                    doubt.witness = WitnessReport.RIGHT
                 self._judge(run, now)
 
     def on_witness_report(

@@ -169,7 +169,8 @@ class SwarmTracker:
             poll = m.Poll(self.digest)
             for node in self.lost_runs.step(now):
                 self._send(node, poll)
-        self._grants = grants and not (self.barrier.awaited and self.barrier.holds(now))
+        held = bool(self.barrier.awaited) and self.barrier.holds(now)
+        self._grants = grants and not held
         if self._grants:
             if self.doubts.odd:
                 self.doubts.tell_hopeless()
@@ -260,7 +261,7 @@ class SwarmTracker:
             self.book.readers.review(record)
             if record.counts:
                 # What is being read goes on: a verdict that ends is no sign that the member delivers.
-                self.book.free &= ~record.have
+                self.book.set_held(record.node, record.have)
         if self.reach.lost:
             self.lost_runs.suspect(now)
 

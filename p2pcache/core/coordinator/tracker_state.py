@@ -98,6 +98,7 @@ class TrackerState:
             case m.Enter(said):
                 self._take_in_waiting(record, said.digest, now)
                 self._take_in(record, said, now, entered=True)
+                self._turns.move_to_end(said.digest, last=False)  # it waits, others only tell
             case m.Exit(digest):
                 record.waiting.pop(digest, None)
                 self._leave(record, digest, now)
@@ -312,6 +313,7 @@ class TrackerState:
             case m.Blame():
                 swarm.on_blame(node, message.node, now)
         self._turns[message.digest] = None
+        self._turns.move_to_end(message.digest, last=False)
 
     def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
         """A member told how a pull ended. Nothing is decided by it."""

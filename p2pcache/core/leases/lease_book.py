@@ -171,6 +171,13 @@ class LeaseBook:
 
     # -- what the tracker decides ------------------------------------------------------------------
 
+    def set_held(self, node: NodeId, runs: RunSet) -> None:
+        """Others get what a member has, again: nobody else is to begin with its runs."""
+        self.free &= ~runs
+        self._urgent &= ~runs
+        for run in bitset.members(runs & self.leased):
+            self.leases[run].others.add(self._bearer(node))
+
     def set_free(self, runs: RunSet, now: float) -> None:
         """No member has these runs: they may be granted again."""
         back = runs & ~self.leased & ~self.free

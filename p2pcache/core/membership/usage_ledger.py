@@ -67,6 +67,7 @@ class UsageLedger:
         self.moved = Taken()  # of that: what came since its taker told its first figures
         self._digest = digest
         self._last: dict[NodeId, Taken] = {}
+        self._said: dict[NodeId, str] = {}  # the ref that each member told last
 
     @property
     def alpha(self) -> float | None:
@@ -80,6 +81,9 @@ class UsageLedger:
 
     def on_state(self, node: NodeId, said: SwarmState, now: float) -> None:
         """A member tells of itself."""
+        if self._said.get(node) != said.label:
+            self._said[node] = said.label
+            self._name(said.label)
         self._add(node, said)
         if not said.pulled or said.complete:
             self.pulls.pop(node, None)
@@ -89,6 +93,7 @@ class UsageLedger:
     def on_left(self, node: NodeId, now: float) -> EndedPull | None:
         """A member is here no longer; returns its pull, if one ran."""
         pull = self.pulls.pop(node, None)
+        self._said.pop(node, None)
         if pull is None:
             return None
         taken = self.taken_by(node).since(pull.before)
@@ -98,12 +103,14 @@ class UsageLedger:
         """What a member took."""
         return self._last.get(node, Taken())
 
-    def _add(self, node: NodeId, said: SwarmState) -> None:
-        if said.label.lower() == self.label.lower():
+    def _name(self, label: str) -> None:
+        if label.lower() == self.label.lower():
             # Not all members know its capitals, which sort before small letters.
-            self.label = min(said.label, self.label)
+            self.label = min(label, self.label)
         else:
-            self.label = said.label or self.label
+            self.label = label or self.label
+
+    def _add(self, node: NodeId, said: SwarmState) -> None:
         self.total_bytes = said.total_bytes or self.total_bytes
         if len(said.taken) < len(Taken._fields):
             return

@@ -8,7 +8,7 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator import settings
-from p2pcache.core.membership.outputs import Close
+from p2pcache.core.membership.outputs import Close, Send
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
@@ -162,6 +162,17 @@ def test_a_lease_is_renewed_while_a_long_list_waits() -> None:
         world.say(2, m.Heartbeat(swarms=(state(),)))
     book = world.tracking.swarms[X].book
     assert (tuple(book.leases), book.ends.total()) == (mine, 0)
+
+
+def test_a_pull_is_answered_at_once_while_long_lists_wait() -> None:
+    world = World()
+    for node in range(10, 40):
+        world.announce(node, *(state(1, digest=digest(i)) for i in range(100)))
+    assert len(world.tracking._turns) > settings.SWARMS_AT_ONCE
+    world.announce(1)
+    out = world.tracking.handle(1, m.Enter(state(credit=1)), world.now)
+    grants = [one.message for one in out if isinstance(one, Send) and one.node == 1]
+    assert any(isinstance(message, m.Grant) for message in grants)
 
 
 def test_of_long_lists_a_number_of_states_wait() -> None:

@@ -225,6 +225,26 @@ def test_all_ids_of_one_certificate_are_one_witness(*, certified: bool) -> None:
 
 
 @pytest.mark.parametrize("certified", [False, True])
+def test_an_id_of_the_accusers_own_certificate_is_no_witness_that_reads_right(
+    *, certified: bool
+) -> None:
+    evil = Member("agent", "evil")
+    world = World(members=replace(MemberSettings(), certified=certified))
+    nodes = [evil.node(5), evil.node(6)]
+    world.say(nodes[0], m.Announce("10.0.0.1:7401", "1"))
+    world.say(nodes[0], m.Enter(state(credit=1)))
+    swarm = world.tracking.swarms[X]
+    (run,) = swarm.book.runs_of(nodes[0])
+    reads_wrong(world, nodes[0])
+    world.say(nodes[1], m.Announce("10.0.0.1:7401", "1"))
+    world.say(nodes[1], m.Enter(state(credit=1)))
+    while run not in swarm.book.runs_of(nodes[1]):
+        reads_right(world, nodes[1])
+    reads_right(world, nodes[1])
+    assert (nodes[0] in swarm.doubts.odd) is not certified
+
+
+@pytest.mark.parametrize("certified", [False, True])
 def test_all_ids_of_one_certificate_are_one_accuser(*, certified: bool) -> None:
     evil, honest = Member("agent", "evil"), Member("agent", "n1")
     world = World(members=replace(MemberSettings(), certified=certified))

@@ -34,6 +34,15 @@ def test_a_name_is_written_as_the_member_says_that_knows_its_capitals() -> None:
     assert (book.label, book.name_as_pushed(ref)) == ("other:v2", "org/model")
 
 
+def test_the_name_is_the_one_told_last_and_two_members_do_not_change_it_at_each_heartbeat() -> None:
+    book = UsageLedger("ab" * 32)
+    for node, label in ((1, "m:v1"), (2, "m:prod"), (1, "m:v1"), (2, "m:prod"), (1, "m:v1")):
+        book.on_state(node, said(0, 1, 0, label=label), 0.0)
+    assert book.label == "m:prod"
+    book.on_state(1, said(0, 1, 0, label="m:v2"), 0.0)
+    assert book.label == "m:v2"
+
+
 def test_nothing_told_has_no_alpha() -> None:
     assert UsageLedger("ab" * 32).alpha is None
 
