@@ -101,6 +101,8 @@ class SwarmDriver:
 
     def pause(self) -> None:
         """Ask for no more runs; proved runs are still served."""
+        if self.scheduler is not None and (untold := self.scheduler.untold):
+            self._context.net.announce(self.digest, untold)
         end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
@@ -267,7 +269,7 @@ class SwarmDriver:
         return self.scheduler is not None and not self.complete
 
     def awaited(self) -> tuple[int, float]:
-        """How many runs this node waits for, and seconds from one run to the next at a neighbour; 0: unknown."""
+        """How many runs this node waits for, and seconds from one run to the next; 0: unknown."""
         return (self.needed.bit_count(), self.scheduler.pace_s) if self.scheduler else (0, 0.0)
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:

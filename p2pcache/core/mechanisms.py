@@ -20,7 +20,7 @@ class Mechanisms:
 
     # What a node serves: `upload`.
     slow_receivers: bool = True  # take no slot for a slow receiver
-    recall: bool = True  # tell nodes that heard BUSY that there is room
+    recall: bool = True  # tell nodes that heard BUSY that there is room, or that others are served
     quantum: bool = True  # make room for nodes that heard BUSY after some uploads in a row
     next_waits: bool = True  # let the next request of a served peer wait
 

@@ -62,8 +62,8 @@ class SwarmSettings:
     # Seconds beyond the lifetime of all leases before owners read, on a node that never met the tracker and so knows
     # none of its leases.
     fallback_grace_s: float = 5.0
-    # Seconds without progress after which the next owner in order may read, and for which runs that a lost tracker may
-    # have granted are left alone (docs/lab/0027).
+    # Seconds without progress after which the next owner in order may read (docs/lab/0027), and for which a node that
+    # reaches no owner leaves alone what a lost tracker may have granted.
     owner_patience_s: float = 8.0
 
 

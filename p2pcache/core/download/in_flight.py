@@ -64,7 +64,10 @@ class Requests:
         """A request goes out; returns its number. It `waits` for another one to the same peer to end."""
         number, since = next(self._numbers), math.inf if waits else now
         self.live[number] = PeerRequest(peer, run, now, since)
-        self.recount()
+        self.live_bytes += self._run_bytes[run]
+        if peer.delivers:
+            self._states.requested |= 1 << run
+            self.flowing += not waits
         return number
 
     def recount(self) -> None:
@@ -150,7 +153,10 @@ class Requests:
     def check(self) -> None:
         """Assert the invariants."""
         peers, live = self._book.peers, self.live.values()
-        assert bitset.of(one.run for one in live if one.peer.delivers) == self._states.requested
+        counted = [one for one in live if one.peer.delivers]
+        assert sum(not one.waits for one in counted) == self.flowing
+        assert sum(self._run_bytes[one.run] for one in live) == self.live_bytes
+        assert bitset.of(one.run for one in counted) == self._states.requested
         for one in live:
             assert peers.get(one.peer.node) is one.peer
         for peer in peers.values():

@@ -70,9 +70,9 @@ class OriginReader:
 
     # -- what happened ----------------------------------------------------------------------
 
-    def on_tracker_up(self) -> None:
+    def on_tracker_up(self, now: float) -> None:
         """The tracker is back and grants leases again; reads in flight become leases."""
-        self._by_itself.tracker_up = True
+        self._by_itself.on_tracker_up(now)
         self._told_credit = LeaseCredit(0)  # say it again: a tracker that restarted knows nothing
         self._told_urgent = 0
         self._mine.leased |= self._mine.fetching

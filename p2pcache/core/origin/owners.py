@@ -59,6 +59,8 @@ class OriginOwners:
 
     def on_peer_joined(self, node: NodeId) -> None:
         """A member is connected. It may have joined after the lost tracker's last list."""
+        if node in self._book.banned:
+            return
         self._failed.discard(node)
         self._idle.discard(node)
         if self._live is not None and node not in self._live:

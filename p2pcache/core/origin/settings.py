@@ -41,6 +41,9 @@ MOST_UNDER_WAY = 64  # reads that a lost tracker had granted, whatever was measu
 # is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
 # once (docs/lab/0013).
 AHEAD_RATIO = 2.5
+# At most so long what a lost tracker granted is left to its readers: half of the time after which a pull to which
+# nothing comes is given up. Only runs that take seconds each need more.
+MOST_WAIT_S = 45.0
 RETURN_S = 0.5  # the time for a broken connection to be made again before owners begin
 HEAR_S = 0.2  # for the others to say what they have of a model that no tracker told of: dials in a site take less
 RECENT_READS = 16  # reads over which the mean goes

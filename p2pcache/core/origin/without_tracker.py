@@ -13,6 +13,7 @@ from p2pcache.core.origin.settings import (
     MIN_READ_S,
     MIN_SHARE,
     MOST_UNDER_WAY,
+    MOST_WAIT_S,
     PATIENCE_RATIO,
     RECENT_READS,
     RETURN_S,
@@ -52,6 +53,7 @@ class WithoutTracker:
         leases_s = settings.lease_ttl_s + settings.fallback_grace_s
         self._leases_end_at = now + leases_s if tracker else -math.inf
         self._lost_at = math.inf  # when a tracker that we met was lost
+        self._back_at = -math.inf  # when one came back last
         # No other node can be reached, so that leases of others bring nothing.
         self.is_cut_off = False
         self._unheard = False  # the lost tracker never told of this swarm
@@ -66,6 +68,12 @@ class WithoutTracker:
         self._rested_at = -math.inf  # when the last rest began
         self._planned_at = now
         self._plan_at = now  # when to plan again
+
+    def on_tracker_up(self, now: float) -> None:
+        """The tracker is back and grants leases again."""
+        self.tracker_up = True
+        if self._lost_at < math.inf:
+            self._back_at = now
 
     def on_tracker_down(self, now: float, *, unheard: bool) -> None:
         """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
@@ -87,9 +95,11 @@ class WithoutTracker:
         self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         reads = min(self._under_way, self._mine.missing.bit_count())
-        self._leases_end_at = now + (
-            HEAR_S if unheard else max(RETURN_S, self._reads_s(reads, now))
-        )
+        wait_s = HEAR_S if unheard else max(RETURN_S, min(self._reads_s(reads, now), MOST_WAIT_S))
+        ends_at = now + wait_s
+        if now < self._back_at + wait_s:  # it was back for a moment only, and granted little
+            ends_at = min(ends_at, max(self._leases_end_at, now + RETURN_S))
+        self._leases_end_at = ends_at
 
     def on_cut_off(self, now: float) -> None:
         """No other node can be reached, and leases of others bring nothing."""

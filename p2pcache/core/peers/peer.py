@@ -79,9 +79,8 @@ class Peer:
         # Those of them before which it said that it serves nobody, since it said otherwise.
         self.idle_refusals = 0
         self.said_idle = False  # after the last of them it said that it serves nobody
-        self.serves_every_s = (
-            0.0  # from its first refusal, or its last word that it serves, to this word
-        )
+        # From its first refusal, or its last word that it serves, to this word.
+        self.serves_every_s = 0.0
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property
@@ -140,7 +139,8 @@ class Peer:
             return False
         # It serves others, so its refusals were no sign of a hang.
         if load >= FULL:
-            self.serves_every_s, self.refused_since = now - self.refused_since, now
+            self.serves_every_s = min(now - self.refused_since, PAUSE_MAX_S)
+            self.refused_since = now
             self.idle_refusals = 0
             return False
         self.refused_since = self.rest_until = self.full_until = 0.0

@@ -84,7 +84,10 @@ def read_head(line: bytes) -> Head:
     except msgspec.MsgspecError as error:
         raise UsageError(f"not a recording of a scheduler: {error}") from None
     if head.version != VERSION:
-        raise UsageError(f"a recording of version {head.version}; this release reads {VERSION}")
+        raise UsageError(
+            f"release {head.release} made this recording, of version {head.version}, and this one reads {VERSION}: "
+            "replay it with that release"
+        )
     return head
 
 

@@ -69,6 +69,7 @@ class Scheduler:
         self._epoch: int | None = None  # of the tracker that we were with last
         self._have_batch = HaveBatch(settings, run_bytes)
         self._progress_at = now  # when a needed run last came, or came into reach
+        self._news_at = now  # when a neighbour anywhere last had a needed run
         self._stuck = StuckWatch(context, self._requester.deliveries, now)
         self._wanted_open = False  # the last `Wanted` isn't answered yet
         self._out: list[Command] = []
@@ -109,7 +110,7 @@ class Scheduler:
             self._on_deliveries_changed(now)
         # Most events are have batches. They matter to the origin's side only if a lease waits to be read.
         if type(event) is not events.PeerHas or self._origin.heeds_haves:
-            self._origin.act(now, now - self._progress_at, out)
+            self._origin.act(now, self._quiet_s(now), out)
         if now >= self._have_batch.due_at:
             out.append(self._have_batch.take_batch(now))
         if now >= self._stuck.deadline and self._looks_out:
@@ -127,6 +128,11 @@ class Scheduler:
     def have(self) -> RunSet:
         """Proved runs."""
         return self._states.have
+
+    @property
+    def untold(self) -> RunSet:
+        """Proved runs that neighbours are yet to be told."""
+        return self._have_batch.runs
 
     @property
     def complete(self) -> bool:
@@ -233,11 +239,17 @@ class Scheduler:
         elif runs:
             if not self._by_itself.tracker_up:
                 if fresh := runs & ~self._book.rarity.common:  # nobody else has them
-                    self._by_itself.on_others_read(peer.node, fresh, now - self._progress_at, now)
+                    self._by_itself.on_others_read(peer.node, fresh, self._quiet_s(now), now)
                 self._by_itself.replan_soon()
-            if runs & self._states.needed & self._book.reach[peer.distance]:
-                self._progress_at = now
+            if needed := runs & self._states.needed:
+                self._news_at = now
+                if needed & self._book.reach[peer.distance]:
+                    self._progress_at = now
             self._requester.on_have(peer, now, self._out)
+
+    def _quiet_s(self, now: float) -> float:
+        """For how long no needed run has come to this node or its neighbours, wherever they are."""
+        return now - max(self._progress_at, self._news_at)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
         run = self._requester.on_request_ended(
@@ -327,7 +339,7 @@ class Scheduler:
                 self._requester.deadline = now
         self._epoch = event.epoch
         self._stuck.on_tracker_up(now)
-        self._origin.on_tracker_up()
+        self._origin.on_tracker_up(now)
 
     def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
         self._by_itself.on_tracker_down(now, unheard=event.unheard)
@@ -377,7 +389,7 @@ class Scheduler:
         waited, stuck = self._stuck.find_stuck(self._progress_at, now)
         if not self._book.peers and not self.origin_runs and waited:
             self._origin.probe_isolation(now, self._out)
-            self._origin.act(now, now - self._progress_at, self._out)
+            self._origin.act(now, self._quiet_s(now), self._out)
         if stuck.runs and self._by_itself.tracker_up:
             self._blame_again()
             self._out.append(stuck)

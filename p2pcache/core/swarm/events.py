@@ -51,7 +51,8 @@ class PeerLeft:
 class PeerHas:
     """A neighbour's have batch: it has these runs, too.
 
-    A batch without runs is a recall: the neighbour told us BUSY before and has room now.
+    A batch without runs is a recall: the neighbour told us BUSY before. With a load below `FULL` it has room now,
+    otherwise it serves others.
     """
 
     peer: NodeId

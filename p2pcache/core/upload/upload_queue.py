@@ -1,5 +1,6 @@
 """Which upload a node starts next, and when it answers BUSY instead. The agent and the simulator run this same code."""
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,7 +8,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM, SAY_EVERY_S
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -58,6 +59,7 @@ class UploadQueue(Generic[Item]):
         self._turns: dict[NodeId, int] = {}
         self._open = True
         self._sent = False  # an upload, since `recall`
+        self._said_at = -math.inf  # when peers last heard that others are served
 
     @property
     def load(self) -> int:
@@ -125,7 +127,7 @@ class UploadQueue(Generic[Item]):
         if self._on.slow_receivers:
             self._slow.mark(self._active, now)
 
-    def recall(self) -> list[tuple[Item, int]]:
+    def recall(self, now: float) -> list[tuple[Item, int]]:
         """Refused requests, and the load that their peers should hear; each is named once.
 
         Below `FULL` there is room for them, the oldest first: calling more peers than there are places would turn most
@@ -137,11 +139,12 @@ class UploadQueue(Generic[Item]):
         places = max(0, self._slots - self._taken(Priority.USUAL))
         told: list[tuple[Item, int]] = []
         for peer in list(self._refused)[:places]:
-            told.append((self._refused.pop(peer), min(self.load, FULL - 1)))
-            self._again.pop(peer, None)
-        if sent:
+            refused = self._refused.pop(peer)
+            told.append((self._again.pop(peer, refused), min(self.load, FULL - 1)))
+        if sent and now >= self._said_at + SAY_EVERY_S:
             told += [(item, FULL) for item in self._again.values()]
             self._again.clear()
+            self._said_at = now
         return told
 
     def on_upload_ended(

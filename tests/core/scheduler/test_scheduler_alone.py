@@ -250,6 +250,22 @@ def test_a_cut_off_node_does_not_wait_for_leases_of_the_lost_tracker() -> None:
     assert read_all(desk, of(Fetch, desk.sleep(0.2))) == set(range(24))
 
 
+def test_a_tracker_that_comes_back_again_and_again_stops_no_reads() -> None:
+    """It is up for a second of each ten, and each loss began the whole wait anew."""
+    desk = Desk(runs=8)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    desk.sleep(15)
+    fetches: list[Fetch] = []
+    for _ in range(6):
+        desk.do(TrackerDown())
+        fetches += of(Fetch, desk.sleep(9))
+        desk.up()
+        desk.sleep(1)
+    assert fetches
+
+
 def test_a_pull_that_begins_without_its_tracker_begins_soon() -> None:
     """All nodes are known, and none of them takes part: so nothing was granted."""
     desk = Desk(runs=8)

@@ -89,7 +89,7 @@ class SwarmPort(Protocol):
         ...
 
     def awaited(self) -> tuple[int, float]:
-        """How many runs this node waits for now, and seconds from one run to the next at a neighbour; 0: not known."""
+        """How many runs this node waits for now, and seconds from one run to the next; 0: not known."""
         ...
 
     def peer_joined(self, node: NodeId, have: RunSet, load: int) -> None:
