@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
-from p2pcache.core.pool.keeper import Keeper, Key
+from p2pcache.core.pool.intent import Key
+from p2pcache.core.pool.keeper import Keeper
 from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.pool.repair_notes import RepairNotes
