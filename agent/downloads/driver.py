@@ -77,12 +77,11 @@ class SwarmDriver:
         """Get those of these runs that are missing: ask neighbours, take leases."""
         if self.scheduler is not None:
             return
-        self._have = self.store.have_runs()
-        context = self._context
+        context, self._have = self._context, self.store.have_runs()
         self.last_progress = context.now()
-        settings = (
-            self._settings if self.reads_storage else replace(self._settings, origin_fetches=0)
-        )
+        settings = self._settings
+        if not self.reads_storage:
+            settings = replace(settings, origin_fetches=0)
         self.scheduler = make_scheduler(context, self.layout, self._have, settings)
         if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
@@ -107,9 +106,8 @@ class SwarmDriver:
         self.scheduler = None
         self._events.clear()
         self._work.cancel_all()
-        for timer in (self._timer, self._redial):
-            if timer is not None:
-                timer.cancel()
+        for timer in filter(None, (self._timer, self._redial)):
+            timer.cancel()
         self._timer = self._redial = None
         self.tell_tracker()
 

@@ -350,11 +350,8 @@ class Scheduler:
         self._book.on_members(event.nodes, event.rack, event.site)
         if self._book.has_boundaries and self._states.needed:
             self._requester.deadline = now  # what may be asked of which neighbour has changed
-            beyond = (
-                (event.rack, event.racks),
-                (event.rack, (event.site,)),
-                (event.site, event.sites),
-            )
+            rack, site = event.rack, event.site
+            beyond = [(rack, event.racks), (rack, (site,)), (site, event.sites)]
             near = {one for group, others in beyond for one in links(self._node, group, others)}
             known = self._book.peers.keys() | self._book.banned.keys()
             self._out += self._book.dials(sorted(near - known))
