@@ -5,6 +5,7 @@ from math import inf
 
 from p2pcache.core.origin.settings import (
     JOIN_S,
+    JOIN_SHARE,
     JOIN_WAITS,
     MIN_READ_S,
     MOST_TIMES,
@@ -62,7 +63,7 @@ class RequestConcurrency:
             return 1
         wait_s = self._wait_s if self._rate else 0.0
         long = max(1, int(max(JOIN_S, JOIN_WAITS * wait_s) / run_s))
-        return max(1, min(long, missing // self.limit(long)))
+        return max(1, min(long, missing // (JOIN_SHARE * self.limit(long))))
 
     def on_done(self, took_s: float, under_way: int, flow_s: float, runs: int, now: float) -> None:
         """A request has ended well.

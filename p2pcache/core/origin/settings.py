@@ -53,6 +53,8 @@ RECENT_READS = 16  # reads over which the mean goes
 # Bytes of one request where no other node could read a part of it: a server spends as much on a request for a small
 # run as on a large one.
 JOIN_BYTES = 32 * MiB
+# The missing runs divided by this are the most that the requests hold that may be under way.
+JOIN_SHARE = 2
 # Seconds for which the bytes of such a request may flow: a run that becomes urgent may lie at the end of one.
 JOIN_S = 1.0
 # They may flow for this many times as long as it waits for its first byte: on a far way each connection waits for most

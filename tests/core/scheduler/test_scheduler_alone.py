@@ -8,6 +8,7 @@ from p2pcache.core import bitset
 from p2pcache.core.origin.settings import (
     FILL_A_LINK,
     JOIN_BYTES,
+    JOIN_SHARE,
     MIN_SHARE,
     PATIENCE_RATIO,
 )
@@ -454,10 +455,11 @@ def test_a_request_ends_with_its_last_run_and_then_the_next_begins() -> None:
 
 
 def test_near_the_end_requests_are_shorter() -> None:
-    """What is demanded next waits for a share of what is missing only."""
-    lengths = [len(runs) for runs in requests_of(quick_reader(200)[1])]
+    """What is demanded next waits for a small share of what is missing only."""
+    lengths = [len(runs) for runs in requests_of(quick_reader(400)[1])]
     assert 1 < lengths[0] < JOIN_BYTES // MB
-    assert {len(runs) for runs in requests_of(quick_reader(20)[1])} == {1}
+    assert sum(lengths) <= 400 // JOIN_SHARE
+    assert {len(runs) for runs in requests_of(quick_reader(24)[1])} == {1}
 
 
 def test_a_read_that_failed_leaves_the_others_of_its_request() -> None:
