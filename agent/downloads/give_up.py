@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from p2pcache.core.format.source_record import CHANGED
 from p2pcache.core.protocol.messages import Stop
+from p2pcache.core.protocol.odd_reason import OddReason
 from p2pcache.errors import (
     NoSpace,
     OriginChanged,
@@ -95,9 +96,6 @@ def read_wrong(run: RunIndex, seen: str, link: "TrackerLink | None") -> OriginCh
     if link is None:
         return wrong_at_origin(why)
     nobody = "neither the tracker nor another node could be asked"
-    # It needs the tracker's rooms, and a pull that goes well doesn't.
-    from p2pcache.core.coordinator.origin_doubts import OddReason
-
     return stopped(Stop("", run, nobody, OddReason.NOBODY_ELSE_READS), why)
 
 

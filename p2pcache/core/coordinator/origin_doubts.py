@@ -8,7 +8,7 @@ right, the storage of the others is odd: they get no lease until their pull is o
 
 from collections import Counter
 from dataclasses import dataclass, field
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import STOP_S
@@ -18,6 +18,7 @@ from p2pcache.core.membership.reachability import Bearer, are_all
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.odd_reason import OddReason
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -27,13 +28,6 @@ class WitnessReport(StrEnum):
     NONE = "can't read run {} itself"  # it has no origin, or this doesn't answer
     RIGHT = "reads run {} right"
     WRONG = "reads run {} wrong, too"
-
-
-class OddReason(IntEnum):
-    """Why one node gets no leases (`messages.Stop.odd`); 0 would be: no node does."""
-
-    OTHERS_READ_IT = 1
-    NOBODY_ELSE_READS = 2
 
 
 _ODD = {

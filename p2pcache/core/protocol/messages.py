@@ -291,8 +291,7 @@ class Stop(_Message, tag=36, frozen=True):
     digest: str
     run: RunIndex
     reason: str
-    # 1: others read it right; 2: nobody else reads it (`core.coordinator.origin_doubts`).
-    odd: int = 0
+    odd: int = 0  # 0: nobody gets leases; else why this agent alone gets none (`odd_reason`)
 
 
 class Poll(_Message, tag=37, frozen=True):

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.origin_doubts import OddReason, WitnessReport
+from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member
+from p2pcache.core.protocol.odd_reason import OddReason
 from p2pcache.core.settings import MemberSettings
 from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, state
 
