@@ -42,7 +42,6 @@ class KeptRows:
         self._repairs = repairs
         self._clock = clock
         self._chosen = chosen
-        self._began = clock.now()
 
     def kept_and_drained(self) -> dict[str, object]:
         """Everything that is kept, and each node that is drained."""
@@ -91,7 +90,7 @@ class KeptRows:
 
         `tracker_s`: since this tracker began; `waits_s`: until it makes copies of what nodes that are away may have.
         """
-        now = self._clock.now()
+        now, began = self._clock.now(), self._keeper.began
         record, digest = self._wishes.keeps[ref], self._wishes.digests.get(ref, "")
         swarm = self._tracking.swarms.get(digest)
         row: dict[str, object] = {
@@ -100,7 +99,7 @@ class KeptRows:
             "bytes": self._wishes.sizes.get(digest, 0), "wish": wish_text(record),
             "copies": record.copies, "whole": record.whole, "everywhere": record.everywhere,
             "nodes": record.nodes, "made": record.since, "trouble": self._wishes.troubles.get(ref, ""),
-            "tracker_s": round(now - self._began, 1), "waits_s": 0.0,
+            "tracker_s": round(now - began, 1), "waits_s": 0.0,
         }  # fmt: skip
         progress = self._keeper.progress(ref.tag_key) if ref.tag_key in self._keeper.keys else None
         if progress is None:
@@ -120,7 +119,7 @@ class KeptRows:
             else "arriving"
         )  # fmt: skip
         return row | {
-            "waits_s": round(max(0.0, self._began + self._keeper.grace_s - now), 1) if state == "waiting" else 0.0,
+            "waits_s": round(max(0.0, began + self._keeper.grace_s - now), 1) if state == "waiting" else 0.0,
             "state": state, "have": progress.copies, "target": progress.target,
             "missing_bytes": progress.missing_bytes, "missing_places": progress.missing_places,
             "holders": progress.nodes, "refused": refused,

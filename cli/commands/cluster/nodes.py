@@ -13,8 +13,6 @@ from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.cli.support.ref_argument import NODE
 from p2pcache.core.units import format_bytes, format_duration
 
-_IF_BACK = " if it comes back"
-
 
 class _Group(Command, click.Group):
     """A command with further words behind it."""
@@ -101,14 +99,18 @@ def drain(node: str, undo: bool, as_json: bool, loaded: Loaded) -> None:
     if as_json:
         emit_document(told)
     elif undo:
-        emit(clean(f"{told.get('name') or node} keeps parts again{_IF_BACK if gone else ''}"))
+        emit(
+            clean(
+                f"{told.get('name') or node} keeps parts again{' if it comes back' if gone else ''}"
+            )
+        )
     else:
         left = format_bytes(told.get("kept_bytes", 0))
         emit(clean(f"{told.get('name') or node}: {told.get('state')}, {left} left"))
         if gone:
             note(
                 "note: it is gone: its parts are made again on others without waiting for it; if it comes back, "
-                "it keeps none until --undo"
+                "it keeps only what others don't have yet, until --undo"
             )
 
 

@@ -38,7 +38,7 @@ class Keeper:
             settle_s: in which the nodes of the tracker before have come.
         """
         self.grace_s = grace_s
-        self._began = now
+        self.began = now
         self._settle_s = min(settle_s, grace_s)
         self._intents: dict[Key, Intent] = {}
         self._fading: dict[Key, Intent] = {}  # before the present one; ends when that is true
@@ -155,11 +155,12 @@ class Keeper:
             placement.settle(copies, situation)
         self._note_former(intent, before)
         least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
+        had = {node: placement.stripes.had(have) for node, have in haves.items()}
         if waits or intent.progress is None or intent.progress.missing_bytes:
-            self._retain(intent, haves, least, every=waits)
-        self._end_former(intent, haves, least, void)
+            self._retain(intent, had, least, every=waits)
+        self._end_former(intent, had, least, void)
         changed = ended | intent.give_orders()
-        counted = [haves[node] for node, spot in spots.items() if spot.present and node in haves]
+        counted = [had[node] for node, spot in spots.items() if spot.present and node in had]
         intent.progress = self._measure(intent, counted, copies, waits=waits)
         return changed | self._fade(
             key, haves, now, is_true=bool(copies) and not intent.progress.missing_bytes
@@ -173,7 +174,7 @@ class Keeper:
         A list that lacks what a node keeps would end that order.
         """
         older = any(intent.wish.older for intent in self._intents.values())
-        return not older or now >= self._began + self._settle_s
+        return not older or now >= self.began + self._settle_s
 
     def copies(self) -> dict[str, tuple[int, int]]:
         """Copies and target of each model, by digest; of several intents that of the one that wants the most."""
@@ -231,7 +232,7 @@ class Keeper:
         """When time alone changes something."""
         ends = [since + self.grace_s for since, _ in self._away.values()]
         ends += [at + s for at, _ in self._refusals.values() for s in (LACKING_S, REFUSED_S)]
-        ends += [self._began + self._settle_s, self._began + self.grace_s]
+        ends += [self.began + self._settle_s, self.began + self.grace_s]
         return min((end for end in ends if end > now), default=inf)
 
     def check(self) -> None:
@@ -258,7 +259,7 @@ class Keeper:
 
     def _waits(self, wish: Wish, now: float) -> bool:
         """Whether nodes may come back that have what is wished."""
-        return wish.older and now < self._began + self.grace_s
+        return wish.older and now < self.began + self.grace_s
 
     def _known(self) -> Iterator[tuple[NodeId, PoolNode]]:
         yield from self._nodes.items()
@@ -329,7 +330,9 @@ class Keeper:
             return set()
         waits = self._waits(wish, now)
         if waits and not is_true and not before_it.placement.loads:
-            self._retain(before_it, haves, 1, every=True)
+            stripes = before_it.placement.stripes
+            had = {node: stripes.had(have) for node, have in haves.items()}
+            self._retain(before_it, had, 1, every=True)
             return before_it.give_orders()
         # Of a wish for all nodes those that come next may have parts.
         if (waits and not wish.copies) or not is_true:
@@ -338,14 +341,15 @@ class Keeper:
         return set(before_it.orders)
 
     def _retain(
-        self, intent: Intent, haves: Mapping[NodeId, RunSet], copies: int, *, every: bool
+        self, intent: Intent, had: Mapping[NodeId, RunSet], copies: int, *, every: bool
     ) -> None:
         """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
 
-        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew.
+        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew. `had`
+        are the stripes of each node.
         """
         placement, lack = intent.placement, dict[int, int]()
-        had = {n: placement.stripes.had(have) for n, have in haves.items() if n in self._nodes}
+        had = {node: some for node, some in had.items() if node in self._nodes}
         for stripe, targets in enumerate(placement.targets):
             there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
             if there < copies:
@@ -360,26 +364,20 @@ class Keeper:
                     intent.former[stripe] = (*former, node)
 
     def _end_former(
-        self, intent: Intent, haves: Mapping[NodeId, RunSet], copies: int, void: Collection[NodeId]
+        self, intent: Intent, had: Mapping[NodeId, RunSet], copies: int, void: Collection[NodeId]
     ) -> None:
-        if not intent.former:
-            return
-        placement = intent.placement
-        had = {node: placement.stripes.had(have) for node, have in haves.items()}
+        unclear = {*self._away, *void}
         for stripe, former in list(intent.former.items()):
-            done = sum(had.get(n, 0) >> stripe & 1 for n in placement.targets[stripe]) >= copies
-            unclear = {*self._away, *void}
+            targets = intent.placement.targets[stripe]
+            done = sum(had.get(n, 0) >> stripe & 1 for n in targets) >= copies
             left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
             if left and not done:
                 intent.former[stripe] = tuple(left)
             else:
                 del intent.former[stripe]
 
-    def _measure(
-        self, intent: Intent, counted: list[RunSet], copies: int, *, waits: bool
-    ) -> Progress:
+    def _measure(self, intent: Intent, had: list[RunSet], copies: int, *, waits: bool) -> Progress:
         stripes, targets = intent.placement.stripes, intent.placement.targets
-        had = [stripes.had(have) for have in counted]
         fewest, missing = copies_of(had, stripes, copies)
         return Progress(
             fewest, copies, missing,
