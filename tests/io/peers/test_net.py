@@ -3,6 +3,8 @@
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import uvloop
@@ -175,14 +177,24 @@ async def test_after_a_break_the_other_connection_repeats_all_haves() -> None:
 # -- refusals -------------------------------------------------------------------------------------
 
 
-async def test_busy_when_slots_are_full_but_not_for_who_is_served() -> None:
+LONG_RUNS = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+
+
+@asynccontextmanager
+async def one_slot_for_two() -> AsyncIterator[tuple[Node, Node, Port, Node, Port]]:
+    """A slow server that has all of the model and sends one upload at once, and two requesters with their ports."""
     uploads = UploadSettings(slots=1)
     async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
         server.swarm(MODEL, full=True)
         ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
         await dialled(one, ours, server)
         await dialled(other, theirs, server)
-        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+        yield server, one, ours, other, theirs
+
+
+async def test_busy_when_slots_are_full_but_not_for_who_is_served() -> None:
+    async with one_slot_for_two() as (server, one, ours, other, theirs):
+        first, second = LONG_RUNS
         one.net.request(DIGEST, first, 1, first)
         one.net.request(DIGEST, second, 1, second)
         await uploading(server)
@@ -193,13 +205,8 @@ async def test_busy_when_slots_are_full_but_not_for_who_is_served() -> None:
 
 
 async def test_a_requester_that_got_busy_hears_of_a_free_slot() -> None:
-    uploads = UploadSettings(slots=1)
-    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
-        server.swarm(MODEL, full=True)
-        ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
-        await dialled(one, ours, server)
-        await dialled(other, theirs, server)
-        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+    async with one_slot_for_two() as (server, one, ours, other, theirs):
+        first, second = LONG_RUNS
         one.net.request(DIGEST, 7, 1, first)
         await uploading(server)
         other.net.request(DIGEST, 8, 1, second)
@@ -213,13 +220,8 @@ async def test_a_requester_that_got_busy_hears_of_a_free_slot() -> None:
 
 
 async def test_a_requester_that_got_busy_again_hears_that_another_one_was_served() -> None:
-    uploads = UploadSettings(slots=1)
-    async with node(1, uploads=uploads, up=1_000_000) as server, node(2) as one, node(3) as other:
-        server.swarm(MODEL, full=True)
-        ours, theirs = one.swarm(MODEL), other.swarm(MODEL)
-        await dialled(one, ours, server)
-        await dialled(other, theirs, server)
-        first, second = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
+    async with one_slot_for_two() as (server, one, _, other, theirs):
+        first, second = LONG_RUNS
         for run in (first, second):
             one.net.request(DIGEST, run, 1, run)
         await uploading(server)
