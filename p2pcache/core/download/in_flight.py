@@ -71,8 +71,7 @@ class Requests:
         return number
 
     def recount(self) -> None:
-        """Count what is live. When a neighbour is doubted, or believed again, the owner of doubts calls it, too."""
-        self.live_bytes = sum(self._run_bytes[one.run] for one in self.live.values())
+        """Count live requests without probes, also when a neighbour is doubted or believed again."""
         counted = [one for one in self.live.values() if one.peer.delivers]
         self.flowing = sum(not one.waits for one in counted)
         self._states.requested = bitset.of(one.run for one in counted)
@@ -86,6 +85,7 @@ class Requests:
         if request is None:
             return False
         self._ending[number] = request
+        self.live_bytes -= self._run_bytes[request.run]
         for other in self.live.values():
             if other.peer is request.peer and other.waits:
                 other.since = now - answer_s

@@ -62,9 +62,8 @@ class DialBacks:
         self._counts: Counter[tuple[str, Reach]] = Counter()
         self._believed: set[str] = set()  # sites
         self._due: list[tuple[float, NodeId]] = []  # first come, first dialled
-        self._begun: dict[
-            NodeId, float
-        ] = {}  # dials of the last `LEAST_PAUSE_S`, also of nodes that are gone
+        # Dials of the last `LEAST_PAUSE_S`, also of nodes that are gone.
+        self._begun: dict[NodeId, float] = {}
         self._silent_at: deque[tuple[float, Dial]] = deque()  # dials of unknown nodes
         self._dials = 0  # dials begun; each has its number
         self._free_at = -inf  # when the next dial may begin

@@ -48,9 +48,10 @@ class Reachability:
 
     def review(self, record: MemberRecord) -> None:
         """A member came, was banned, or its dial says something else."""
-        if record.banned or not record.void:
-            reach = self._dials.reach(record.node)
-            self._set(record, Reach.UNREACHABLE if record.banned else reach)
+        if record.banned:
+            self._set(record, Reach.UNREACHABLE)
+        elif not record.void:
+            self._set(record, self._dials.reach(record.node))
 
     def on_complaint(
         self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float

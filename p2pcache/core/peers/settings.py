@@ -27,8 +27,8 @@ FIRST_STEPS_S = 6.0
 # next run is asked for ahead.
 PULSE_SHARE = 0.5
 PULSE_MAX_S = 0.05  # more is no cheaper, and people wait for some of what comes
-LAST_RUNS = 32  # a pull that lacks no more has no pulses, and tells of its last runs at once
 PULSE_LEAST_S = 0.004  # shorter ones would wake the loop more often than what comes
+LAST_RUNS = 32  # a pull that lacks no more has no pulses, and tells of its last runs at once
 
 # -- what they are told --
 

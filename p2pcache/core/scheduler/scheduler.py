@@ -279,7 +279,7 @@ class Scheduler:
         self._states.set_proved(fresh)
         ends = self._states.needed.bit_count() <= LAST_RUNS
         pace_s = self.pace_s if self._by_itself.tracker_up and not ends else 0.0
-        self._have_batch.add(fresh, self._book.rarity_in_rack.common, pace_s, now)
+        self._have_batch.add(fresh, self._book.rarity_in_rack.common if pace_s else 0, pace_s, now)
         self._progress_at = now
         if self._states.needed:
             self._requester.deadline = now
