@@ -163,11 +163,11 @@ class TrackerMetrics(Collector):
             gauges["size_bytes"].add_metric(key, ledger.total_bytes)
             gauges["members"].add_metric(key, len(swarm.roster))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
-            gauges["wanting_members"].add_metric(key, len(swarm.book.readers))
+            gauges["wanting_members"].add_metric(key, len(swarm.book.readers.working))
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
         yield bytes_taken
         yield from gauges.values()
 
 
 def _interest(swarm: SwarmTracker) -> tuple[int, int]:
-    return len(swarm.book.readers), len(swarm.roster)
+    return len(swarm.book.readers.working), len(swarm.roster)

@@ -236,7 +236,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "alpha": None if ledger.alpha is None else round(ledger.alpha, 4),
         "share": round(runs / max(1, book.run_count * len(roster)), 4) if book.run_count else 1.0,
         "members": len(roster), "complete": len(roster.complete),
-        "wanting": len(book.readers), "runs": book.run_count, "free": book.free.bit_count(),
+        "wanting": len(book.readers.working), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
         "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": len(ledger.pulls),

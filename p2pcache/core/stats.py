@@ -67,9 +67,7 @@ class Straggler:
     min_samples: int = 1  # samples below which nobody is slow
     # Share of the parties that may be slow at once; one always may, since slow is an exception.
     max_share: float = 1.0
-    # Times its own value until a slow party is tried again, doubled with each verdict in a row.
-    probation: float = math.inf
-    max_doublings: int = 0  # of the probation
+    probation: float = math.inf  # times its own value until a slow party is tried again
 
     def is_slow(self, value: float, usual: float, samples: int) -> bool:
         """Whether a value is far above the usual one.
@@ -98,12 +96,3 @@ class Straggler:
             parties: all of them.
         """
         return slow < max(1, int(self.max_share * parties))
-
-    def probation_s(self, value_s: float, verdicts: int) -> float:
-        """Seconds until a slow party is tried again.
-
-        Args:
-            value_s: its own value in seconds.
-            verdicts: in a row, this one included.
-        """
-        return self.probation * value_s * 2.0 ** min(verdicts - 1, self.max_doublings)

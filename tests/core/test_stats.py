@@ -47,8 +47,3 @@ def test_slow_is_an_exception_but_one_may_always_be() -> None:
     assert rule.allows_one_more(0, 2)
     assert not rule.allows_one_more(1, 7)
     assert rule.allows_one_more(1, 8)
-
-
-def test_probation_doubles_with_each_verdict_in_a_row_up_to_a_limit() -> None:
-    rule = Straggler(ratio=2.0, probation=8.0, max_doublings=2)
-    assert [rule.probation_s(0.5, verdicts) for verdicts in (1, 2, 3, 4)] == [4.0, 8.0, 16.0, 16.0]

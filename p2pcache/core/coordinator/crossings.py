@@ -12,13 +12,12 @@ class Crossings:
 
     def take_turn(self, site: str, digest: str, node: NodeId, now: float) -> bool:
         """Whether a node of a site may bring a model in now; asked again in time, it goes on."""
-        holder, until = self._turns.get((site, digest), (node, now))
-        if holder != node and now < until:
-            return False
-        if len(self._turns) >= MAX_CROSSINGS and (site, digest) not in self._turns:
+        if len(self._turns) >= MAX_CROSSINGS:
             self._turns = {key: turn for key, turn in self._turns.items() if now < turn[1]}
-            if len(self._turns) >= MAX_CROSSINGS:
-                return False
+        holder, until = self._turns.get((site, digest), (None, now))
+        full = holder is None and len(self._turns) >= MAX_CROSSINGS
+        if full or (holder != node and now < until):
+            return False
         self._turns[site, digest] = node, now + CROSSING_S
         return True
 

@@ -10,7 +10,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from p2pcache.core import bitset
 from p2pcache.core.coordinator.settings import STOP_S
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.membership.outputs import Event, Notice, Output, ReadRun, Send
@@ -30,12 +29,6 @@ class WitnessReport(StrEnum):
     WRONG = "reads run {} wrong, too"
 
 
-_ODD = {
-    OddReason.OTHERS_READ_IT: "others read run {} right",
-    OddReason.NOBODY_ELSE_READS: "no other node reads it that could be asked about run {}",
-}
-
-
 @dataclass(slots=True)
 class DoubtedRun:
     """A run that a node read wrong."""
@@ -46,27 +39,17 @@ class DoubtedRun:
     witness: WitnessReport | None = None
 
 
-@dataclass(slots=True)
-class OddStorage:
-    """A node whose own storage is odd, or whose word no other can confirm."""
-
-    stop: m.Stop  # it is told when no other node reads what it lacks
-    wanted: RunSet  # since it was told last
-
-
 class OriginDoubts:
     """The doubts of one swarm: which nodes read which runs wrong, and what follows."""
 
     def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer, out: list[Output]) -> None:
         """No run is doubted yet; outputs are appended to `out`."""
         self.stop: m.Stop | None = None  # what all are told of a model whose bytes are wrong
-        self.odd: dict[NodeId, OddStorage] = {}  # these get no lease until their pull ends
+        # Nodes that get no lease until their pull ends, what they are told when no other node reads what they want, and
+        # that, since they were told last.
+        self.odd: dict[NodeId, tuple[m.Stop, RunSet]] = {}
         self.runs: dict[RunIndex, DoubtedRun] = {}
-        self._digest = roster.digest
-        self._roster = roster
-        self._book = book
-        self._bearer = bearer
-        self._out = out
+        self._roster, self._book, self._bearer, self._out = roster, book, bearer, out
         self._stopped_at = 0.0
 
     def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
@@ -78,14 +61,14 @@ class OriginDoubts:
                 if doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S):
                     doubt = self.runs[run] = DoubtedRun(now)
                     self._tell(node, f"it says that storage has run {run} not at all, or wrong")
-                    self._out.append(ReadRun(node, self._digest, run))
+                    self._out.append(ReadRun(node, self._roster.digest, run))
                 doubt.accusers[node] += 1
             self._judge(run, now)
 
     def on_right_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A member has runs that it hadn't; told before the lease book hears of it. So storage has them."""
-        for run in bitset.members(runs & bitset.of(self.runs) & self._book.leased):
-            if self._book.leases[run].node == node:
+        for run in [one for one in self.runs if runs >> one & 1]:
+            if run in self._book.leases and self._book.leases[run].node == node:
                 doubt = self.runs[run]
                 del doubt.accusers[node]  # its storage was mended meanwhile
                 if self._bearer(node) not in map(self._bearer, doubt.accusers):
@@ -112,16 +95,16 @@ class OriginDoubts:
             self.on_pull_over(node)
             return 0
         if self.stop is not None:
-            if len(self._book.readers) or now < self._stopped_at + STOP_S:
+            if self._book.readers.working or now < self._stopped_at + STOP_S:
                 self._out.append(Send(node, self.stop))
                 return 0
             # The origin may have been repaired; two wrong reads more tell if it wasn't.
             self.stop = self._book.stopped = None
             self.runs.clear()
-        if node in self.odd:
-            self.odd[node].wanted = wanted
-            return 0
-        return credit
+        if node not in self.odd:
+            return credit
+        self.odd[node] = self.odd[node][0], wanted
+        return 0
 
     def on_pull_over(self, node: NodeId) -> None:
         """A node's pull is over, or the node is another process: it may try again."""
@@ -129,46 +112,45 @@ class OriginDoubts:
 
     def tell_hopeless(self) -> None:
         """Tell the nodes of odd storage that no other node reads what they lack."""
-        if len(self._book.readers):
-            return
-        for node, odd in self.odd.items():
-            if odd.wanted & self._book.free:
-                odd.wanted = 0
-                self._out.append(Send(node, odd.stop))
+        for node, (stop, wanted) in self.odd.items():
+            if wanted & self._book.free and not self._book.readers.working:
+                self.odd[node] = stop, 0
+                self._out.append(Send(node, stop))
 
     def _judge(self, run: RunIndex, now: float) -> None:
         """Decide what follows for a run that may be doubted."""
         doubt = self.runs.get(run)
-        if doubt is None or self.stop is not None:
+        if doubt is None or doubt.witness is None or self.stop is not None:
             return
         bearers = {self._bearer(node) for node in doubt.accusers}
         if doubt.witness is WitnessReport.RIGHT:
-            self._call_odd(doubt, run, OddReason.OTHERS_READ_IT)
+            self._call_odd(doubt, run, OddReason.OTHERS_READ_IT, f"others read run {run} right")
             doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
-        elif doubt.witness is not None:
-            wrong = len(bearers) + (doubt.witness is WitnessReport.WRONG)
-            if wrong >= WITNESSES:
-                self._stop(doubt, run, now)
-            elif doubt.accusers.total() > 1 and are_all(bearers, self._book.readers, self._bearer):
-                self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS)
+        elif len(bearers) + (doubt.witness is WitnessReport.WRONG) >= WITNESSES:
+            self._book.stopped, self._stopped_at = run, now
+            reason = f"run {run} is gone there, or doesn't match the manifest"
+            self.stop = m.Stop(self._roster.digest, run, reason)
+            for node in doubt.accusers:
+                self._tell(
+                    node, f"by its word, too, run {run} is wrong in storage: nobody gets leases"
+                )
+            accuser = next(iter(doubt.accusers))
+            self._out.append(Notice(Event.STOPPED, accuser, self._roster.digest))
+            self._out += [Send(other, self.stop) for other in self._roster.needy()]
+        elif doubt.accusers.total() > 1 and are_all(
+            bearers, self._book.readers.working, self._bearer
+        ):
+            why = f"no other node reads it that could be asked about run {run}"
+            self._call_odd(doubt, run, OddReason.NOBODY_ELSE_READS, why)
 
-    def _stop(self, doubt: DoubtedRun, run: RunIndex, now: float) -> None:
-        self._book.stopped, self._stopped_at = run, now
-        reason = f"run {run} is gone there, or doesn't match the manifest"
-        self.stop = stop = m.Stop(self._digest, run, reason)
-        for node in doubt.accusers:
-            self._tell(node, f"by its word, too, run {run} is wrong in storage: nobody gets leases")
-        self._out += [Notice(Event.STOPPED, node, self._digest) for node in [*doubt.accusers][:1]]
-        self._out += [Send(other, stop) for other in self._roster.needy()]
-
-    def _call_odd(self, doubt: DoubtedRun, run: RunIndex, reason: OddReason) -> None:
-        stop = m.Stop(self._digest, run, _ODD[reason].format(run), reason)
+    def _call_odd(self, doubt: DoubtedRun, run: RunIndex, reason: OddReason, why: str) -> None:
+        stop = m.Stop(self._roster.digest, run, why, reason)
         for node in [one for one in doubt.accusers if one not in self.odd]:
             record = self._book.readers.working.get(node)
             if record is not None:
-                self.odd[node] = OddStorage(stop, record.wanted)
+                self.odd[node] = stop, record.wanted
                 self._book.set_credit(node, 0)
-                self._tell(node, f"it gets no leases for this pull: {stop.reason}")
+                self._tell(node, f"it gets no leases for this pull: {why}")
 
     def _tell(self, node: NodeId, text: str) -> None:
-        self._out.append(Notice(Event.DOUBTED, node, self._digest, text))
+        self._out.append(Notice(Event.DOUBTED, node, self._roster.digest, text))

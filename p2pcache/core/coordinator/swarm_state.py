@@ -54,7 +54,7 @@ class SwarmTracker:
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(self.roster, leases, seed, self._bearer)
         self.reach = Reachability(self.roster.members, context.dials, self._bearer)
-        self.lost_runs = LostRuns(self.roster, self.book)
+        self.lost_runs = LostRuns(self.roster, self.book, members.heartbeat_s)
         self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
@@ -82,7 +82,7 @@ class SwarmTracker:
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         self._take_in(member, said, reading, now)
         if announced and self.book.keep_only(node, reading, now):
-            self.lost_runs.suspect(now)
+            self.lost_runs.suspect()
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
 
@@ -100,7 +100,7 @@ class SwarmTracker:
         if said.epoch == self._context.epoch:
             book.on_failed(node, failed, now)
             if book.on_returned(node, returned, now):
-                self.lost_runs.suspect(now)
+                self.lost_runs.suspect()
         if mismatched:
             self.doubts.on_wrong_reads(node, mismatched, now)
         if said.credit >= 0:
@@ -123,7 +123,7 @@ class SwarmTracker:
             self.book.drop_reader(node, now)
             self.roster.ban(record)
             self.reach.review(record)
-            self.lost_runs.suspect(now)
+            self.lost_runs.suspect()
             self._context.out.append(Notice(Event.SHUNNED, node, self.digest))
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float) -> None:
@@ -135,7 +135,7 @@ class SwarmTracker:
         self.book.drop_reader(node, now)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
-        self.lost_runs.suspect(now)
+        self.lost_runs.suspect()
         self.roster.remove(node)
 
     # -- for people --------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class SwarmTracker:
     def step(self, now: float, *, grants: bool) -> None:
         """Do all that is due: expiry, polls, the members' list, and with `grants` new leases."""
         if self.book.expire(now):
-            self.lost_runs.suspect(now)
+            self.lost_runs.suspect()
         if self.reach.look_at <= now:
             self.reach.end_verdicts(now)
         if self.reach.changed:
@@ -188,7 +188,7 @@ class SwarmTracker:
             return -inf
         times = [self.roster.flush_at(), self.lost_runs.due, self.reach.look_at]
         times.append(inf if book_at is None else book_at)
-        if self.barrier.awaited and self.book.free and len(self.book.readers):
+        if self.barrier.awaited and self.book.free and self.book.readers.working:
             times.append(self.barrier.until)
         return min(times)
 
@@ -196,7 +196,6 @@ class SwarmTracker:
         """Assert every invariant of the parts."""
         self.roster.check()
         self.book.check()
-        self.lost_runs.check()
         self.reach.check()
         covered = self.lost_runs.covered
         assert not covered & self.book.free or self.book.regranted, "a held run is free"
@@ -232,7 +231,7 @@ class SwarmTracker:
         self.ledger.on_state(node, said, now)
         record.pulls_all = said.pulled
         if record.have & ~have:
-            self.lost_runs.suspect(now)
+            self.lost_runs.suspect()
         self._update_have(record, have, now)
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
@@ -250,7 +249,7 @@ class SwarmTracker:
             if self.doubts.runs:
                 self.doubts.on_right_reads(node, fresh, now)
             if node in self.reach.lost:
-                self.lost_runs.suspect(now)
+                self.lost_runs.suspect()
             for reader, revoked in self.book.on_have(node, fresh, now, flow_s).items():
                 self._send(reader, m.Revoke(self.digest, tuple(revoked)))
 
@@ -263,16 +262,16 @@ class SwarmTracker:
                 # What is being read goes on: a verdict that ends is no sign that the member delivers.
                 self.book.set_held(record.node, record.have)
         if self.reach.lost:
-            self.lost_runs.suspect(now)
+            self.lost_runs.suspect()
 
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
-        readers = self.book.readers
-        had_readers = readers.fit > 0
+        readers, lost = self.book.readers, self.reach.lost
+        had_readers = lost and readers.any_reached()
         if self.doubts.odd or self.doubts.stop is not None:
             credit = self.doubts.credit(record.node, credit, wanted, now)
         self.book.set_credit(record.node, credit, wanted)
-        if self.reach.lost and readers.fit and not had_readers:
-            self.lost_runs.suspect(now)  # it wants what they have
+        if lost and not had_readers and readers.any_reached():
+            self.lost_runs.suspect()  # it wants what they have
 
     def _runs(self, numbers: Collection[RunIndex]) -> RunSet:
         return m.run_bits(numbers, self.roster.run_count)

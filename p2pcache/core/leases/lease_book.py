@@ -13,13 +13,12 @@ from math import inf
 from p2pcache.core import bitset
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
-from p2pcache.core.leases.settings import (
-    MAX_SKIPPED,
-)
+from p2pcache.core.leases.settings import MAX_SKIPPED
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
+from p2pcache.core.origin.settings import LEAST_PATIENCE_S
 from p2pcache.core.run_log import NOBODY, RunLog
 from p2pcache.core.settings import STORY_LINES, LeaseSettings
 from p2pcache.core.swarm.commands import ALL
@@ -36,14 +35,7 @@ class LeaseBook:
     def __init__(
         self, roster: Roster, settings: LeaseSettings, seed: int, bearer: Bearer = by_id
     ) -> None:
-        """An empty book: every run is free.
-
-        Args:
-            roster: the swarm's members, and what each has.
-            settings: the knobs.
-            seed: of the dice that break ties.
-            bearer: maps a node id to what it stands for as a witness.
-        """
+        """An empty book: every run is free. `seed` is of the dice that break ties."""
         self.run_count = roster.run_count
         self.free, self.leased = bitset.full(self.run_count), 0
         self.leases: dict[RunIndex, Lease] = {}
@@ -53,22 +45,31 @@ class LeaseBook:
         self.readers = Readers(roster.members, settings, random.Random(seed))
         self.stopped: RunIndex | None = None  # the run whose origin bytes are wrong for all
         self._bearer = bearer
-        self._roster = roster
         self._members = roster.members
         self._settings = settings
         self._choice = ReaderChoice(self.readers, roster)
         self._again: RunSet = 0  # runs that were granted again
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
-        self._times_taken: dict[RunIndex, int] = {}  # how often a run was taken from a slow node
+        self._times_taken = Counter[RunIndex]()  # from slow nodes
         self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
-        self._expires_from = inf  # no lease expires before
         self._log = RunLog(STORY_LINES)
 
     @property
     def done(self) -> RunSet:
         """Runs that some member said it has."""
         return bitset.full(self.run_count) & ~self.free & ~self.leased
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being read and nothing is left to read that any reader wants."""
+        return not self.leases and not (self.free and self.free & self.readers.lacking())
+
+    @property
+    def at_once(self) -> int:
+        """How many leases may be in flight: few until the first has ended, since all of them end together."""
+        ended = self.readers.concurrency.any_ended
+        return self.readers.at_once if ended else self._settings.in_flight
 
     def runs_of(self, node: NodeId) -> set[RunIndex]:
         """The runs that a node reads now."""
@@ -89,17 +90,9 @@ class LeaseBook:
     ) -> dict[NodeId, list[RunIndex]]:
         """A member has runs that it didn't have before.
 
-        Args:
-            node: the member.
-            fresh: the runs.
-            now: seconds.
-            flow_s: how long the bytes of one of them flowed, if it read that; 0: not known.
-
-        Returns:
-            Leases to take back, by node: enough others have these runs.
+        `flow_s` is how many seconds the bytes of one of them flowed, if it read that; 0: not known. Returns leases to
+        take back, by node: enough others have these runs.
         """
-        self.free &= ~fresh
-        self._urgent &= ~fresh
         revoked: dict[NodeId, list[RunIndex]] = {}
         for run in bitset.members(fresh & self.leased):
             lease = self.leases[run]
@@ -108,11 +101,10 @@ class LeaseBook:
                 self._read_at = now
                 self._end(run, now, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
-                continue
-            lease.others.add(self._bearer(node))
-            if len(lease.others) >= WITNESSES:
-                self._end(run, now, "revoked")
-                revoked.setdefault(lease.node, []).append(run)
+        self.set_held(node, fresh)
+        for run in bitset.members(fresh & self.leased):
+            if len(self.leases[run].others) >= WITNESSES:
+                revoked.setdefault(self._end(run, now, "revoked").node, []).append(run)
         return revoked
 
     def renew(self, node: NodeId, reading: RunSet, now: float) -> None:
@@ -120,22 +112,14 @@ class LeaseBook:
 
         A read without a lease (the tracker restarted, or the lease had just expired) becomes one.
         """
-        for run in bitset.members(reading & self.leased):
-            lease = self.leases[run]
-            if lease.node == node:
-                lease.expires = now + self._settings.ttl_s
+        for run in self._leases_of(node, reading):
+            self.leases[run].expires = now + self._settings.ttl_s
         for run in bitset.members(reading & self.free & ~self._members[node].have):
             self._begin(run, self._members[node], now, "adopted")
 
     def keep_only(self, node: NodeId, reading: RunSet, now: float) -> bool:
-        """A fresh announcement: leases that it doesn't list never arrived, or ended unheard.
-
-        Their runs count as done until it is known which members have them. Returns whether there were any.
-        """
-        unheard = [run for run in sorted(self._members[node].runs) if not reading >> run & 1]
-        for run in unheard:
-            self._end(run, now, "unheard")
-        return bool(unheard)
+        """A fresh announcement: leases that it doesn't list never arrived, or ended unheard; whether there were any."""
+        return self._end_all(node, bitset.of(self.runs_of(node)) & ~reading, now, "unheard")
 
     def on_failed(self, node: NodeId, runs: RunSet, now: float) -> list[RunIndex]:
         """A node couldn't read its leases: others may, and it rests a while; returns those that it had."""
@@ -147,14 +131,8 @@ class LeaseBook:
         return mine
 
     def on_returned(self, node: NodeId, runs: RunSet, now: float) -> bool:
-        """A node doesn't need its leases: another one seems to have the runs.
-
-        They count as done until it is known which members have them. Returns whether any was its own.
-        """
-        mine = self._leases_of(node, runs)
-        for run in mine:
-            self._end(run, now, "returned")
-        return bool(mine)
+        """A node doesn't need its leases: another one seems to have the runs. Returns whether any was its own."""
+        return self._end_all(node, runs, now, "returned")
 
     def on_banned_have(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A banned member has runs for itself: it needs no leases of them, but others do."""
@@ -163,16 +141,14 @@ class LeaseBook:
         self._again |= runs & self.free
 
     def drop_reader(self, node: NodeId, now: float) -> None:
-        """A member is gone, or banned. Its runs count as done until it is known that no member has them."""
-        record = self._members[node]
-        for run in sorted(record.runs):
-            self._end(run, now, "gone")
-        self.readers.reset(record)
+        """A member is gone, or banned."""
+        self._end_all(node, bitset.of(self.runs_of(node)), now, "gone")
+        self.readers.reset(self._members[node])
 
     # -- what the tracker decides ------------------------------------------------------------------
 
     def set_held(self, node: NodeId, runs: RunSet) -> None:
-        """Others get what a member has, again: nobody else is to begin with its runs."""
+        """Others get what a member has: nobody else is to begin with its runs."""
         self.free &= ~runs
         self._urgent &= ~runs
         for run in bitset.members(runs & self.leased):
@@ -184,11 +160,6 @@ class LeaseBook:
         self.free |= back
         self._note(back, "free", now)
 
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is being read and nothing is left to read that any reader wants."""
-        return not self.leases and not (self.free and self.free & self.readers.lacking())
-
     def regrant(self, runs: RunSet, now: float) -> None:
         """Grant done runs again though live nodes have them."""
         self.regranted += runs.bit_count()
@@ -196,43 +167,40 @@ class LeaseBook:
         self._note(runs, "rescued", now)
         self.set_free(runs, now)
 
-    def can_wait(self, member: MemberRecord, run: RunIndex, now: float) -> bool:
-        """Whether a member can wait for a slow read: others read what it wants, too, and no loader waits for the run.
-
-        Meanwhile to read the run again is one more read of storage, for which all wait, and the slow one may end.
-        """
-        read_on = now < self._read_at + self.readers.slow_readers.usual_among_s(len(self.leases))
-        return read_on and bool(member.wanted & self.free) and not self._urgent >> run & 1
-
-    def take_over(self, run: RunIndex, now: float) -> NodeId | None:
+    def take_over(self, run: RunIndex, member: MemberRecord, now: float) -> NodeId | None:
         """Take a lease from a node that is far too slow, for a member that is stuck without the run.
 
-        Returns:
-            The slow node (send it a revocation), or None if its lease isn't that old.
+        It waits while others read what it wants, too, and no loader waits for the run: to read it again is one more
+        read of storage, for which all wait, and the slow one may end. Returns the slow node (send it a revocation), or
+        None if the lease goes on.
         """
-        lease, times = self.leases.get(run), self._times_taken.get(run, 0)
-        patience_s = self.readers.patience_s(len(self.leases))
-        if lease is None:
+        lease = self.leases.get(run)
+        if lease is None or lease.node == member.node:
             return None
+        # Reads that share the way are slow together, and none of them is taken back for it.
+        ended_s, usual_s = now - self._read_at, self.readers.times.usual_s(len(self.leases))
+        others_end = ended_s < usual_s and bool(member.wanted & self.free)
+        if others_end and not self._urgent >> run & 1:
+            return None
+        patience_s = max(LEAST_PATIENCE_S, self._settings.stuck_factor * usual_s)
         # While no read of several nodes ends storage is silent, and another read of it would be silent, too.
-        silent = now >= self._read_at + patience_s / 2
-        silent = silent and any(one.node != lease.node for one in self.leases.values())
+        silent = ended_s >= patience_s / 2 and any(
+            one.node != lease.node for one in self.leases.values()
+        )
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if now < lease.since + patience_s * 2.0 ** (times + silent):
+        if now < lease.since + patience_s * 2.0 ** (self._times_taken[run] + silent):
             return None
-        self._times_taken[run] = times + 1
+        self._times_taken[run] += 1
         self._give_up(run, now, "too slow")
-        self.readers.slow_readers.on_lease_taken(self._members[lease.node], lease.since, now)
+        self.readers.on_lease_taken(self._members[lease.node], now - lease.since, now)
         return lease.node
 
     def expire(self, now: float) -> bool:
         """End leases that weren't renewed, and rests that are over; returns whether any lease ended."""
         self.readers.end_rests(now)  # rests end even while nothing may be granted
-        if now < self._expires_from:
-            return False
-        for run in (over := [run for run, lease in self.leases.items() if lease.expires <= now]):
+        over = [run for run, lease in self.leases.items() if lease.expires <= now]
+        for run in over:
             self._end(run, now, "expired")
-        self._expires_from = min((one.expires for one in self.leases.values()), default=inf)
         return bool(over)
 
     def grant(self, now: float) -> dict[NodeId, list[RunIndex]]:
@@ -240,13 +208,13 @@ class LeaseBook:
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
         self._paced = False
-        if self.stopped is not None or not self.free or not len(self.readers):
+        if self.stopped is not None or not self.free or not self.readers.working:
             return given
         skipped, candidates = 0, self.free
         while candidates and skipped < MAX_SKIPPED and self._may_grant(now):
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
-            again = bool(self._again >> run & 1)  # all quick readers may have it
+            again = bool(self._again >> run & 1)
             record = self._choice.choose(run, self.free.bit_count(), again=again)
             if record is not None:
                 self._begin(run, record, now, "granted")
@@ -263,12 +231,10 @@ class LeaseBook:
 
     def next_wakeup(self, *, grants: bool = True) -> float | None:
         """When a lease expires, or, if there are `grants`, one more may begin or a resting reader be tried again."""
-        ends = [self._expires_from] if self.leases else []
+        ends = [lease.expires for lease in self.leases.values()]
         if grants and self.free and self.stopped is None and len(self.leases) < self.at_once:
             ends += [self.readers.concurrency.next_at] * self._paced
-            rest = self.readers.next_rested()
-            if rest is not None:
-                ends.append(rest)
+            ends += [one.rests_until for one in self.readers.resting.values()]
         return min(ends, default=None)
 
     def story_of(self, run: RunIndex) -> list[str]:
@@ -289,13 +255,6 @@ class LeaseBook:
 
     # -- inside ------------------------------------------------------------------------------------
 
-    @property
-    def at_once(self) -> int:
-        """How many leases may be in flight: few until the first has ended, since all of them end together."""
-        if self.readers.concurrency.any_ended:
-            return self.readers.at_once
-        return self._settings.in_flight
-
     def _may_grant(self, now: float) -> bool:
         count = len(self.leases)
         return count < self.at_once and self.readers.concurrency.may_begin(count, now)
@@ -309,27 +268,36 @@ class LeaseBook:
         return [r for r in bitset.members(runs & self.leased) if self.leases[r].node == node]
 
     def _begin(self, run: RunIndex, record: MemberRecord, now: float, why: str) -> None:
-        self.leases[run] = Lease(record.node, now, now + self._settings.ttl_s, why == "adopted")
-        self._expires_from = min(self._expires_from, now + self._settings.ttl_s)
+        expires = now + self._settings.ttl_s
+        self.leases[run] = Lease(record.node, record.place, now, expires, why == "adopted")
         self.leased |= 1 << run
         self.free &= ~(1 << run)
-        self.readers.on_granted(record, run)
-        self._choice.racks.on_granted(record)
+        record.runs.add(run)
+        self.readers.review(record)
+        self._choice.racks.on_leases(record.place, 1)
         self._log.note(now, run, why, record.node)
 
-    def _end(self, run: RunIndex, now: float, why: str) -> None:
+    def _end(self, run: RunIndex, now: float, why: str) -> Lease:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
         record = self._members[lease.node]
-        self.readers.on_lease_ended(record, run)
-        self._choice.racks.on_ended(record)
+        record.runs.remove(run)
+        self.readers.review(record)
+        self._choice.racks.on_leases(lease.place, -1)
         self.ends[why] += 1
         self._log.note(now, run, why, lease.node)
+        return lease
+
+    def _end_all(self, node: NodeId, runs: RunSet, now: float, why: str) -> bool:
+        """End the leases of a node: their runs count as done until it is known which members have them."""
+        mine = self._leases_of(node, runs)
+        for run in mine:
+            self._end(run, now, why)
+        return bool(mine)
 
     def _give_up(self, run: RunIndex, now: float, why: str) -> None:
         """Another node should read a run, unless a member has it that came to have it during the lease."""
-        lease = self.leases[run]
-        self._end(run, now, why)
+        lease = self._end(run, now, why)
         held = (one.have >> run & 1 and one.counts for one in self._members.values())
         if not lease.others or not any(held):
             self.set_free(1 << run, now)

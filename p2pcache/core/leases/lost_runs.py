@@ -7,29 +7,22 @@ say so yet. Before lost runs are read again, all members are polled.
 from math import inf
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.settings import (
-    ANSWER_S,
-    BATCH_S,
-    POLL_INTERVAL_S,
-    POLL_INTERVAL_S_PER_MEMBER,
-)
+from p2pcache.core.leases.settings import POLL_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
 
 
 class LostRuns:
-    """The search for lost runs in one swarm.
+    """The search for lost runs in one swarm."""
 
-    Invariant: members are waited for only while `due` is the end of a poll.
-    """
-
-    def __init__(self, roster: Roster, book: LeaseBook) -> None:
-        """No run is missed; the swarm's members and leases."""
+    def __init__(self, roster: Roster, book: LeaseBook, answer_s: float) -> None:
+        """No run is missed. A member that hasn't answered a poll after `answer_s` seconds may be gone itself."""
         self.due = inf  # when `step` has something to do; inf: no search is due or runs
         self.polls = 0  # for metrics
         self._roster = roster
         self._book = book
-        self._search_at = inf
+        self._answer_s = answer_s
+        self._suspected = False  # since the last poll began
         self._next_poll = -inf
         self._polling = False
         self._waiting: set[NodeId] = set()  # members that were polled
@@ -37,14 +30,14 @@ class LostRuns:
     @property
     def covered(self) -> RunSet:
         """Runs that somebody gives. Those of members that can't be dialled count while no other wants them."""
-        undialled_count = not self._book.readers.fit
-        return self._roster.had_by(lambda one: one.counts or (undialled_count and not one.void))
+        unwanted = not self._book.readers.any_reached()
+        return self._roster.had_by(lambda one: one.counts or (unwanted and not one.void))
 
-    def suspect(self, now: float) -> None:
+    def suspect(self) -> None:
         """A holder left or is unreachable, or a lease ended unclear: search whether every done run has a holder."""
-        self._search_at = min(self._search_at, now + BATCH_S)
+        self._suspected = True
         if not self._polling:
-            self.due = max(self._search_at, self._next_poll)
+            self.due = self._next_poll
 
     def on_answer(self, node: NodeId) -> None:
         """A member said what it has, or is gone."""
@@ -53,37 +46,22 @@ class LostRuns:
             self.due = -inf
 
     def step(self, now: float) -> list[NodeId]:
-        """Do what is due, and free runs that nobody gets.
-
-        Returns:
-            Members to send a `Poll` to.
-        """
+        """Do what is due, and free runs that nobody gets; returns members to send a `Poll` to."""
         lost = self._book.done & ~self.covered
-        if self._polling:
-            self._polling = False
-            self._waiting.clear()
-            self._free(lost, now)
-        elif lost:
-            members = self._roster.members
+        members = self._roster.members
+        if lost and not self._polling:
             self._waiting = {node for node in self._roster.needy() if members[node].counts}
-            if self._waiting:
-                interval_s = max(POLL_INTERVAL_S, POLL_INTERVAL_S_PER_MEMBER * len(members))
-                self._next_poll, self._search_at = now + interval_s, inf
-                self._polling, self.due = True, now + ANSWER_S
-                self.polls += 1
-                return sorted(self._waiting)
-            self._free(lost, now)
-        if self._search_at <= now:
-            self._search_at = inf
-        self.due = max(self._search_at, self._next_poll)
-        return []
-
-    def check(self) -> None:
-        """Assert the invariant."""
-        assert self._polling or not self._waiting
-
-    def _free(self, lost: RunSet, now: float) -> None:
-        """Have runs read again; those that a member has all the same are granted to nodes that others reach."""
+        self._suspected &= self._polling
+        self._polling = bool(self._waiting) and not self._polling
+        if self._polling:
+            self._next_poll = now + POLL_S_PER_MEMBER * len(members)
+            self.due = now + self._answer_s
+            self.polls += 1
+            return sorted(self._waiting)
+        self._waiting.clear()
+        # What a member has all the same is granted to nodes that others reach.
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
         self._book.regrant(lost & held, now)
         self._book.set_free(lost & ~held, now)
+        self.due = self._next_poll if self._suspected else inf
+        return []

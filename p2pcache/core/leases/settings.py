@@ -1,6 +1,6 @@
 """Thresholds of the lease room that no operator tunes; `core.settings.LeaseSettings` has the others."""
 
-from p2pcache.core.settings import LeaseSettings, MemberSettings
+from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.stats import Straggler
 
 # -- slow readers --
@@ -8,15 +8,13 @@ from p2pcache.core.stats import Straggler
 # made most of eight equal nodes slow (docs/lab/0013).
 SLOW_READER = Straggler(
     ratio=LeaseSettings().slow_node_ratio,  # another setting replaces it
+    floor=0.4,  # seconds; shorter differences are noise of scheduling
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
     probation=8.0,  # of its own read times: the next run that it gets is late by one of them
-    max_doublings=5,
 )
-RECENT_READS = 64  # the usual read time is their median
 FADE = 0.8  # of a reader's earlier reads with each new one: about the last five count
 PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't slowness
-LEAST_USUAL_S = 0.25  # shorter differences are noise of scheduling
 
 # -- read concurrency --
 
@@ -26,16 +24,13 @@ PACE = 4.0  # reads begun a second, over those that the link brings: enough to f
 # -- choice --
 # Leases at once beyond the least, over readers, from which on readers have more than one.
 WORTH_TWO = 0.75
-SAMPLE = 16  # candidates drawn a level: enough to find a fit one, few enough for 10,000 nodes
+SAMPLE = 16  # candidates and racks drawn: enough to find a fit one, few enough for 10,000 nodes
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
-HOPELESS_FAILURES = 3  # in a row (3 s): a slow reader doesn't wait for that node any longer
 
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --
-# A member that hasn't answered a poll by then may be gone itself.
-ANSWER_S = MemberSettings().heartbeat_s
-BATCH_S = 0.05  # several nodes that go at once (a rack) are one poll
-POLL_INTERVAL_S = 1.0  # between two polls of a small swarm
-POLL_INTERVAL_S_PER_MEMBER = 0.001  # of a large one: each poll costs one answer a member
+POLL_S_PER_MEMBER = (
+    0.001  # between two polls: each costs one answer a member, a thousand a second at most
+)

@@ -20,20 +20,12 @@ class StartupBarrier:
     """
 
     def __init__(
-        self,
-        ttl_s: float,
-        now: float,
-        remembered: Iterable[NodeId] = (),
-        *,
-        most: int = sys.maxsize,
-    ) -> None:
-        """A swarm was created.
+        self, ttl_s: float, now: float, remembered: Iterable[NodeId] = (), *, most: int = sys.maxsize
+    ) -> None:  # fmt: skip
+        """A swarm was created. After a lease's life reads that no member here knows of are over.
 
-        Args:
-            ttl_s: a lease's life in seconds: reads that no member here knows of are over by then.
-            now: monotonic seconds.
-            remembered: members as of the tracker's own notes from before it restarted.
-            most: nodes that are awaited at once because members named them.
+        `remembered` are members as of the tracker's own notes from before it restarted; at most `most` nodes are
+        awaited because members named them.
         """
         self.until = now + ttl_s
         self.awaited = set(remembered)
@@ -41,18 +33,10 @@ class StartupBarrier:
         self._seen: set[NodeId] = set()
 
     def expect(self, known: Iterable[NodeId], present: Collection[NodeId], now: float) -> None:
-        """A member that announced itself names those that it last knew.
-
-        Args:
-            known: the named nodes.
-            present: the cluster's members.
-            now: seconds.
-        """
-        room = self._most - len(self.awaited)
-        if now < self.until and room > 0:
-            seen = self._seen
-            named = (n for n in known if n not in present and n not in seen)
-            self.awaited.update(islice(named, room))
+        """A member that announced itself names those that it last knew; `present`: the cluster's members."""
+        if now < self.until:
+            named = (n for n in known if n not in present and n not in self._seen)
+            self.awaited.update(islice(named, max(0, self._most - len(self.awaited))))
 
     def on_arrival(self, node: NodeId, now: float) -> None:
         """A node announced itself, with this model or without it, or spoke of the model for the first time."""

@@ -48,14 +48,10 @@ class MemberRecord:
     wanted: RunSet = ALL  # runs that it has use for
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
     failures: int = 0  # failed reads in a row
-    rests_until: float = 0.0  # after the last of them
-    reading_place: Place | None = None  # its place when it began to read: there its leases count
-    # How quickly it reads (`leases.slow_readers`).
     pace: Pace = Pace.USUAL
+    rests_until: float = 0.0
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
-    verdicts: int = 0  # how often in a row it was found slow
-    slow_until: float = 0.0
     # Whether others get at it (`reachability`).
     reach: Reach = Reach.UNKNOWN
     verdict_until: float = 0.0  # of a reach that doesn't follow from dials alone; inf: it is banned
@@ -97,5 +93,4 @@ class MemberRecord:
     def check(self) -> None:
         """Assert what holds for one member."""
         assert not (self.banned and self.counts)
-        assert (self.pace is Pace.USUAL) == (not self.verdicts)
         assert self.credit >= 0

@@ -38,7 +38,6 @@ class Roster:
         self.complete = SampledSet()
         self.banned: set[NodeId] = set()
         self.version = 0
-        self.rack_changes = 0  # how often a rack got its first member or lost its last
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
         self._usual = SampledSet()
@@ -270,7 +269,6 @@ class Roster:
         self._index_have(record)
         if place not in self._racks:
             self._racks[place] = SampledSet()
-            self.rack_changes += 1
         self._racks[place].add(node)
 
     def _unindex(self, record: MemberRecord) -> None:
@@ -282,7 +280,6 @@ class Roster:
             rack.discard(node)
             if not rack:
                 del self._racks[place]
-                self.rack_changes += 1
                 self._seated.pop(place, None)
 
 
