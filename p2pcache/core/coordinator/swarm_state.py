@@ -82,7 +82,7 @@ class SwarmTracker:
         reading = self._runs(said.leases[:MAX_LISTED_LEASES])
         self._take_in(member, said, reading, now)
         if announced and self.book.keep_only(node, reading, now):
-            self.lost_runs.suspect()
+            self.lost_runs.suspect(now)
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
 
@@ -100,7 +100,7 @@ class SwarmTracker:
         if said.epoch == self._context.epoch:
             book.on_failed(node, failed, now)
             if book.on_returned(node, returned, now):
-                self.lost_runs.suspect()
+                self.lost_runs.suspect(now)
         if mismatched:
             self.doubts.on_wrong_reads(node, mismatched, now)
         if said.credit >= 0:
@@ -123,7 +123,7 @@ class SwarmTracker:
             self.book.drop_reader(node, now)
             self.roster.ban(record)
             self.reach.review(record)
-            self.lost_runs.suspect()
+            self.lost_runs.suspect(now)
             self._context.out.append(Notice(Event.SHUNNED, node, self.digest))
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float) -> None:
@@ -135,7 +135,7 @@ class SwarmTracker:
         self.book.drop_reader(node, now)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
-        self.lost_runs.suspect()
+        self.lost_runs.suspect(now)
         self.roster.remove(node)
 
     # -- for people --------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class SwarmTracker:
     def step(self, now: float, *, grants: bool) -> None:
         """Do all that is due: expiry, polls, the members' list, and with `grants` new leases."""
         if self.book.expire(now):
-            self.lost_runs.suspect()
+            self.lost_runs.suspect(now)
         if self.reach.look_at <= now:
             self.reach.end_verdicts(now)
         if self.reach.changed:
@@ -231,7 +231,7 @@ class SwarmTracker:
         self.ledger.on_state(node, said, now)
         record.pulls_all = said.pulled
         if record.have & ~have:
-            self.lost_runs.suspect()
+            self.lost_runs.suspect(now)
         self._update_have(record, have, now)
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
@@ -249,7 +249,7 @@ class SwarmTracker:
             if self.doubts.runs:
                 self.doubts.on_right_reads(node, fresh, now)
             if node in self.reach.lost:
-                self.lost_runs.suspect()
+                self.lost_runs.suspect(now)
             for reader, revoked in self.book.on_have(node, fresh, now, flow_s).items():
                 self._send(reader, m.Revoke(self.digest, tuple(revoked)))
 
@@ -262,7 +262,7 @@ class SwarmTracker:
                 # What is being read goes on: a verdict that ends is no sign that the member delivers.
                 self.book.set_held(record.node, record.have)
         if self.reach.lost:
-            self.lost_runs.suspect()
+            self.lost_runs.suspect(now)
 
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
         readers, lost = self.book.readers, self.reach.lost
@@ -271,7 +271,7 @@ class SwarmTracker:
             credit = self.doubts.credit(record.node, credit, wanted, now)
         self.book.set_credit(record.node, credit, wanted)
         if lost and not had_readers and readers.any_reached():
-            self.lost_runs.suspect()  # it wants what they have
+            self.lost_runs.suspect(now)  # it wants what they have
 
     def _runs(self, numbers: Collection[RunIndex]) -> RunSet:
         return m.run_bits(numbers, self.roster.run_count)

@@ -7,7 +7,7 @@ say so yet. Before lost runs are read again, all members are polled.
 from math import inf
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.settings import POLL_S_PER_MEMBER
+from p2pcache.core.leases.settings import BATCH_S, POLL_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
 
@@ -22,7 +22,7 @@ class LostRuns:
         self._roster = roster
         self._book = book
         self._answer_s = answer_s
-        self._suspected = False  # since the last poll began
+        self._search_at = inf
         self._next_poll = -inf
         self._polling = False
         self._waiting: set[NodeId] = set()  # members that were polled
@@ -33,11 +33,11 @@ class LostRuns:
         unwanted = not self._book.readers.any_reached()
         return self._roster.had_by(lambda one: one.counts or (unwanted and not one.void))
 
-    def suspect(self) -> None:
+    def suspect(self, now: float) -> None:
         """A holder left or is unreachable, or a lease ended unclear: search whether every done run has a holder."""
-        self._suspected = True
+        self._search_at = min(self._search_at, now + BATCH_S)
         if not self._polling:
-            self.due = self._next_poll
+            self.due = max(self._search_at, self._next_poll)
 
     def on_answer(self, node: NodeId) -> None:
         """A member said what it has, or is gone."""
@@ -51,7 +51,8 @@ class LostRuns:
         members = self._roster.members
         if lost and not self._polling:
             self._waiting = {node for node in self._roster.needy() if members[node].counts}
-        self._suspected &= self._polling
+        if self._search_at <= now:
+            self._search_at = inf
         self._polling = bool(self._waiting) and not self._polling
         if self._polling:
             self._next_poll = now + POLL_S_PER_MEMBER * len(members)
@@ -63,5 +64,5 @@ class LostRuns:
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
         self._book.regrant(lost & held, now)
         self._book.set_free(lost & ~held, now)
-        self.due = self._next_poll if self._suspected else inf
+        self.due = max(self._search_at, self._next_poll)
         return []

@@ -31,6 +31,7 @@ LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attemp
 MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
 
 # -- lost runs --
+BATCH_S = 0.05  # between two searches: each looks at all members
 POLL_S_PER_MEMBER = (
     0.001  # between two polls: each costs one answer a member, a thousand a second at most
 )
