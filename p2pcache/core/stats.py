@@ -63,7 +63,6 @@ class Straggler:
     """
 
     ratio: float  # slow from this many times the others' value on
-    floor: float = 0.0  # a value up to this is never slow: differences below it are noise (same unit as the value)
     min_samples: int = 1  # samples below which nobody is slow
     # Share of the parties that may be slow at once; one always may, since slow is an exception.
     max_share: float = 1.0
@@ -86,7 +85,7 @@ class Straggler:
             usual: of the others, the median or the mean; same unit.
             samples: on which `usual` stands.
         """
-        return max(self.floor, self.ratio * usual) if samples >= self.min_samples else math.inf
+        return self.ratio * usual if samples >= self.min_samples else math.inf
 
     def allows_one_more(self, slow: int, parties: int) -> bool:
         """Whether one more party may be called slow.

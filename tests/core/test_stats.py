@@ -27,18 +27,16 @@ def test_nothing_has_a_median_of_zero() -> None:
     assert RollingMedian(3).median == RollingMedian(3).mean == median([]) == 0.0
 
 
-def test_a_party_is_slow_above_ratio_floor_and_enough_samples() -> None:
-    rule = Straggler(ratio=2.0, floor=0.5, min_samples=4)
+def test_a_party_is_slow_above_the_ratio_of_enough_samples() -> None:
+    rule = Straggler(ratio=2.0, min_samples=4)
     assert rule.is_slow(2.1, 1.0, 4)
     assert not rule.is_slow(2.0, 1.0, 4)
     assert not rule.is_slow(2.1, 1.0, 3)
-    assert not rule.is_slow(0.5, 0.1, 4)
 
 
 def test_the_limit_is_the_largest_value_that_is_not_slow() -> None:
-    rule = Straggler(ratio=2.0, floor=0.5, min_samples=4)
+    rule = Straggler(ratio=2.0, min_samples=4)
     assert rule.threshold(1.0, 4) == 2.0
-    assert rule.threshold(0.1, 4) == 0.5
     assert rule.threshold(1.0, 3) == math.inf
 
 

@@ -13,7 +13,7 @@ from math import inf
 from p2pcache.core import bitset
 from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers
-from p2pcache.core.leases.settings import MAX_SKIPPED
+from p2pcache.core.leases.settings import SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
@@ -211,7 +211,7 @@ class LeaseBook:
         if self.stopped is not None or not self.free or not self.readers.working:
             return given
         skipped, candidates = 0, self.free
-        while candidates and skipped < MAX_SKIPPED and self._may_grant(now):
+        while candidates and skipped < SAMPLE and self._may_grant(now):
             run = bitset.first(candidates & self._urgent or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)

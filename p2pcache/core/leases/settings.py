@@ -8,7 +8,6 @@ from p2pcache.core.stats import Straggler
 # made most of eight equal nodes slow (docs/lab/0013).
 SLOW_READER = Straggler(
     ratio=LeaseSettings().slow_node_ratio,  # another setting replaces it
-    floor=0.4,  # seconds; shorter differences are noise of scheduling
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
     probation=8.0,  # of its own read times: the next run that it gets is late by one of them
@@ -24,14 +23,12 @@ PACE = 4.0  # reads begun a second, over those that the link brings: enough to f
 # -- choice --
 # Leases at once beyond the least, over readers, from which on readers have more than one.
 WORTH_TWO = 0.75
-SAMPLE = 16  # candidates and racks drawn: enough to find a fit one, few enough for 10,000 nodes
+# Readers, racks and runs that are looked at for one lease: enough to find fit ones, few enough for 10,000 nodes.
+SAMPLE = 16
 FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
 
-MAX_SKIPPED = 64  # runs that no reader may have are passed over, but not without end
-
 # -- lost runs --
 BATCH_S = 0.05  # between two searches: each looks at all members
-POLL_S_PER_MEMBER = (
-    0.001  # between two polls: each costs one answer a member, a thousand a second at most
-)
+# Between two polls: each costs one answer a member, a thousand a second at most.
+POLL_S_PER_MEMBER = 0.001

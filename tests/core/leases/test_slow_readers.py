@@ -161,10 +161,12 @@ def test_equal_nodes_whose_reads_are_quick_or_slow_by_chance_read_alike(seed: in
     assert min(count.values()) > 150
 
 
-def test_noise_is_not_slowness() -> None:
+def test_a_slow_node_is_found_on_quick_links_too() -> None:
+    """Differences of less than 0.4 s were called noise: at 25 Gbit/s one slow node of 16 cost a quarter of a storm."""
     book, have = make(2000, in_flight=4, most_in_flight=4)
     count = run_swarm(book, have, {A: 0.01, B: 0.01, C: 0.01, D: 0.1}, 2.0)
-    assert count[D] >= 15
+    assert count[D] < 5
+    assert min(count[A], count[B], count[C]) > 150
 
 
 def test_slow_nodes_are_better_than_none() -> None:
