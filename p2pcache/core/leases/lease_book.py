@@ -274,7 +274,7 @@ class LeaseBook:
         self.free &= ~(1 << run)
         record.runs.add(run)
         self.readers.review(record)
-        self._choice.racks.on_leases(record.place, 1)
+        self._choice.racks.on_begun(record.place)
         self._log.note(now, run, why, record.node)
 
     def _end(self, run: RunIndex, now: float, why: str) -> Lease:
@@ -283,7 +283,7 @@ class LeaseBook:
         record = self._members[lease.node]
         record.runs.remove(run)
         self.readers.review(record)
-        self._choice.racks.on_leases(lease.place, -1)
+        self._choice.racks.on_ended(lease.place)
         self.ends[why] += 1
         self._log.note(now, run, why, lease.node)
         return lease

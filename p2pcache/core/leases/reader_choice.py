@@ -113,6 +113,7 @@ class RackBalance:
         self._roster = roster
         self._dice = dice
         self._reading = Counter[str | Place]()  # leases in flight of each site and rack
+        self._read = Counter[str | Place]()  # those ever given
 
     @property
     def count(self) -> int:
@@ -126,12 +127,19 @@ class RackBalance:
         """
         if self.count > 1:
             places = self._dice.sample([*self._roster.places], min(SAMPLE, self.count))
-            for place in sorted(
-                places, key=lambda one: (self._reading[one[0]], self._reading[one])
-            ):
+            for place in sorted(places, key=lambda one: self._burden(one[0]) + self._burden(one)):
                 yield self._roster.seated(place)[run % BRIDGE_SLOTS]
 
-    def on_leases(self, place: Place, leases: int) -> None:
-        """So many leases more are in flight to a rack."""
+    def on_begun(self, place: Place) -> None:
+        """A member there reads one run more."""
         for one in (place[0], place):
-            self._reading[one] += leases
+            self._reading[one] += 1
+            self._read[one] += 1
+
+    def on_ended(self, place: Place) -> None:
+        """A member that was there when its lease began reads one run less."""
+        for one in (place[0], place):
+            self._reading[one] -= 1
+
+    def _burden(self, one: str | Place) -> tuple[int, int]:
+        return self._reading[one], self._read[one]

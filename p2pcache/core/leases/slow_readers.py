@@ -45,5 +45,5 @@ class ReadTimes:
         return self.rule.is_slow(pace_s, mean_s, len(self._recent))
 
     def is_late(self, record: MemberRecord, left: int, at_once: int) -> bool:
-        """Whether a read of this reader would end after the others have read the `left` runs."""
-        return record.read_s * at_once > record.reads * left * self.usual_s()
+        """Whether a reader would read a run, and hand it on as slowly, until the others have read the `left` runs."""
+        return 2 * record.read_s * at_once > record.reads * left * self.usual_s()

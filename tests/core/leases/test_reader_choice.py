@@ -138,14 +138,20 @@ def test_racks_into_which_little_is_read_come_first(data: st.DataObject) -> None
     """Sites are compared before racks."""
     roster = Roster("ab" * 32, RUNS, 1)
     balance = RackBalance(roster, Random(1))
-    reading = Counter[str | Place]()
+    reading, read = Counter[str | Place](), Counter[str | Place]()  # and ended
     for node in range(1, data.draw(st.integers(2, 12))):
         place = data.draw(st.sampled_from(("", "s"))), data.draw(st.sampled_from("abc"))
         roster.enter(Member(node, "h:1", place[1], place[0]))
-        leases = data.draw(st.integers(0, 3))
-        balance.on_leases(place, leases)
-        reading += Counter({place: leases, place[0]: leases})
+        for leases, ends in ((reading, False), (read, True)):
+            for _ in range(data.draw(st.integers(0, 3))):
+                balance.on_begun(place)
+                leases += Counter((place, place[0]))
+                if ends:
+                    balance.on_ended(place)
     places = [roster.members[node].place for node in balance.order(3)]
     assert sorted(places) == (sorted(roster.places) if len(roster.places) > 1 else [])
-    burdens = [(reading[place[0]], reading[place]) for place in places]
+    burdens = [
+        tuple((reading[one], reading[one] + read[one]) for one in (place[0], place))
+        for place in places
+    ]
     assert burdens == sorted(burdens)
