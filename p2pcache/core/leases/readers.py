@@ -123,7 +123,7 @@ class Readers:
     def on_read_failed(self, record: MemberRecord, now: float) -> None:
         """A reader couldn't read from the origin: it rests, longer with each failure in a row."""
         record.failures += 1
-        self._rest(record, now + self._rest_s(record))
+        self._rest(record, now + self._rest_s(record) * self.dice.uniform(0.5, 1.0))
         self.review(record)
 
     def has_failed(self, record: MemberRecord) -> bool:
