@@ -7,7 +7,7 @@ or in a part of the swarm that is, and learns of the others' runs window after w
 """
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator import settings as s
+from p2pcache.core.coordinator import settings
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, Send
@@ -35,14 +35,14 @@ class StuckRuns:
             return
         wanted = m.run_bits(said.runs[: m.MAX_STUCK], count)
         lacks = wanted | (bitset.from_bytes(said.lacks, count) if said.lacks else 0)
-        for holder in said.gives[: s.MAX_NAMED]:
+        for holder in said.gives[: settings.MAX_NAMED]:
             if holder in members and node in members[holder].complained_by:
                 self._reach.acquit(members[holder])
         in_vain = self._in_vain(record, now) & wanted
-        vain = {one for one in said.vain[: s.MAX_NAMED] if one in members}
+        vain = {one for one in said.vain[: settings.MAX_NAMED] if one in members}
         for run in bitset.members(in_vain):
-            holders = self._roster.holders(run, without=node, limit=s.SCARCE + 1)
-            vain.update(holders if len(holders) <= s.SCARCE else ())
+            holders = self._roster.holders(run, without=node, limit=settings.SCARCE + 1)
+            vain.update(holders if len(holders) <= settings.SCARCE else ())
         if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
@@ -55,7 +55,7 @@ class StuckRuns:
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
         """Runs whose holders a member was told some time ago."""
         waited_s, told = now - record.introduced_at, record.introduced
-        if waited_s < s.IN_VAIN_S:
+        if waited_s < settings.IN_VAIN_S:
             return 0
         record.introduced, record.introduced_at = 0, now
         if waited_s >= VERDICT_S:
@@ -74,9 +74,9 @@ class StuckRuns:
 
     def _read_again(self, record: MemberRecord, in_vain: RunSet, lacks: RunSet, now: float) -> None:
         """Have runs read again though others have them, as they say."""
-        count = s.MOST_AGAIN
+        count = settings.MOST_AGAIN
         if record.read_again:
-            in_vain, count = lacks, min(s.AGAIN_TIMES * record.read_again, count)
+            in_vain, count = lacks, min(settings.AGAIN_TIMES * record.read_again, count)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
@@ -90,7 +90,9 @@ class StuckRuns:
                 slow = book.take_over(run, record, now)
                 if slow is not None:
                     self._out.append(Send(slow, m.Revoke(self._roster.digest, (run,))))
-            elif holders := self._roster.holders(run, without=record.node, limit=s.INTRODUCED):
+            elif holders := self._roster.holders(
+                run, without=record.node, limit=settings.INTRODUCED
+            ):
                 record.introduced |= 1 << run
                 found |= dict.fromkeys(holders)
             elif not record.have >> run & 1:
