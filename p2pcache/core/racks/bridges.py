@@ -21,21 +21,16 @@ from p2pcache.core.stats import median
 from p2pcache.ids import NodeId, RunSet
 
 _STEPS = BRIDGE_SLOTS.bit_length()  # reviews after which all nodes may fetch a run of a late bridge
-_ALL: RunSet = -1
 
 Reach = tuple[RunSet, RunSet, RunSet]
 """The runs that may be requested at each distance (0: own rack, 1: own site, 2: elsewhere)."""
 
-EVERYWHERE: Reach = (_ALL, _ALL, _ALL)
-WITHIN: Reach = (_ALL, 0, 0)
+EVERYWHERE: Reach = (-1, -1, -1)
+WITHIN: Reach = (-1, 0, 0)
 
 
 class Boundaries:
-    """Where the other nodes are, and which runs may be brought from there.
-
-    Invariants: `_open[d]` is the set of runs that may be brought from distance d if no nearer node has them; while
-    `active` is false all nodes are near and `_open` holds all runs.
-    """
+    """Where the other nodes are, and which runs may be brought from there; while `active` is false all are near."""
 
     def __init__(self, node: NodeId, run_count: int) -> None:
         """No labels are known yet.
@@ -45,20 +40,7 @@ class Boundaries:
             run_count: runs of the model.
         """
         self.active = False
-        self._node = node
-        self._repeat = _repeated(run_count)
-        self._rack: frozenset[NodeId] = frozenset()
-        self._site: frozenset[NodeId] = frozenset()
-        # For each distance: the runs for which this node is among the first 1, 2, 4 ... in order.
-        self._duty: list[list[RunSet]] = [[], [], []]
-        # The runs of late bridges that waited for at least 1, 2, 3 ... reviews.
-        self._waited: list[list[RunSet]] = [[], [], []]
-        self._queued: list[RunSet] = [0, 0, 0]  # runs that waited at the last review
-        self._starved: list[RunSet] = [0, 0, 0]  # runs that waited when nothing came any more
-        self._shares: list[list[RunSet]] = [[], [], []]  # the runs of each bridge
-        # For each share of a late bridge: reviews that its probation still lasts.
-        self._probation: list[dict[RunSet, int]] = [{}, {}, {}]
-        self._open: list[RunSet] = [_ALL, _ALL, _ALL]
+        self._rack, self._site = (_Boundary(node, run_count) for _ in range(2))
 
     def on_members(
         self, nodes: Sequence[NodeId], rack: tuple[NodeId, ...], site: tuple[NodeId, ...]
@@ -70,28 +52,16 @@ class Boundaries:
             rack: those in this node's rack; empty: no labels are known.
             site: those in this node's site.
         """
-        ours: frozenset[NodeId] = frozenset(rack)
-        active = bool(rack) and not ours.issuperset(nodes)
-        # Without boundaries the groups aren't needed, and a site may have thousands of nodes.
-        groups = (ours, frozenset(site)) if active else (frozenset[NodeId](), frozenset[NodeId]())
-        if active == self.active and groups == (self._rack, self._site):
-            return
-        self.active, (self._rack, self._site) = active, groups
-        for distance, group in ((1, rack), (2, site)):
-            orders = bridge_slots.order(group) if self.active else ()
-            self._probation[distance] = {}
-            bridges = {first: None for first, *_ in orders}
-            self._shares[distance] = [self._share(orders, node, 1) for node in bridges]
-            self._duty[distance] = [
-                self._share(orders, self._node, 1 << step) for step in range(_STEPS)
-            ]
-            self._reopen(distance)
+        self.active = bool(rack) and not frozenset(rack).issuperset(nodes)
+        if self.active:  # else nobody asks for them, and a site may have thousands of nodes
+            self._rack.enclose(rack)
+            self._site.enclose(site)
 
     def distance(self, node: NodeId) -> int:
         """How far a node is: 0 in this rack, 1 in this site, 2 elsewhere."""
-        if not self.active or node in self._rack:
+        if not self.active or node in self._rack.inside:
             return 0
-        return 1 if node in self._site else 2
+        return 1 if node in self._site.inside else 2
 
     def reach(self, in_rack: RunSet, in_site: RunSet) -> Reach:
         """The runs that may be requested at each distance.
@@ -100,9 +70,11 @@ class Boundaries:
             in_rack: runs that nodes in this rack have and deliver.
             in_site: the same in this site.
         """
-        if not self.active:
-            return EVERYWHERE
-        return _ALL, self._open[1] & ~in_rack, self._open[2] & ~in_site
+        return (
+            (-1, self._rack.open & ~in_rack, self._site.open & ~in_site)
+            if self.active
+            else EVERYWHERE
+        )
 
     def review(self, beyond_rack: RunSet, beyond_site: RunSet, *, starved: bool = False) -> None:
         """Let more nodes fetch the runs that have waited since the last review. Called once in a while.
@@ -112,61 +84,78 @@ class Boundaries:
             beyond_site: needed runs that nodes elsewhere have and deliver, and none in this site has.
             starved: nothing has come for long. Perhaps no bridge wants these runs, or none reaches their holders.
         """
-        for distance, runs in ((1, beyond_rack), (2, beyond_site)):
-            self._starved[distance] = runs if starved else runs & self._starved[distance]
-            ages = runs & self._late(distance, self._queued[distance], runs)
-            steps = [runs, *(step & ages for step in self._waited[distance])]
-            self._waited[distance], self._queued[distance] = steps[: _STEPS + 1], runs
-            self._reopen(distance)
+        self._rack.step_in(beyond_rack, starved=starved)
+        self._site.step_in(beyond_site, starved=starved)
 
-    def _late(self, distance: int, waited: RunSet, runs: RunSet) -> RunSet:
-        """The runs of bridges that bring far less than the others. Runs of other bridges only queue.
 
-        Args:
-            distance: of the boundary.
-            waited: runs that waited at the last review.
-            runs: that wait now.
-        """
+class _Boundary:
+    """One boundary. `open` are the runs that this node may bring across it if nobody `inside` has them."""
+
+    def __init__(self, node: NodeId, run_count: int) -> None:
+        self.inside: frozenset[NodeId] = frozenset()
+        self.open: RunSet = 0
+        self._node = node
+        # Turns a set of slots into the set of their runs.
+        self._repeat = sum(1 << start for start in range(0, run_count, BRIDGE_SLOTS))
+        self._duty: list[
+            RunSet
+        ] = []  # runs for which this node is among the first 1, 2, 4 ... in order
+        self._shares: list[RunSet] = []  # the runs of each bridge
+        self._probation: dict[
+            RunSet, int
+        ] = {}  # for how many reviews the share of a late bridge is still watched
+        self._waited: list[
+            RunSet
+        ] = []  # runs of late bridges that waited for at least 1, 2, 3 ... reviews
+        self._queued: RunSet = 0  # runs that waited at the last review
+        self._starved: RunSet = 0  # runs that waited when nothing came any more
+
+    def enclose(self, group: tuple[NodeId, ...]) -> None:
+        if self.inside == frozenset(group):
+            return
+        self.inside, self._probation = frozenset(group), {}
+        orders = bridge_slots.order(group)
+        self._shares = [
+            self._share(orders, node, 1) for node in dict.fromkeys(one[0] for one in orders)
+        ]
+        self._duty = [self._share(orders, self._node, 1 << step) for step in range(_STEPS)]
+        self._reopen()
+
+    def step_in(self, runs: RunSet, *, starved: bool) -> None:
+        self._starved = runs if starved else runs & self._starved
+        self._watch(runs)
+        ages = runs & sum(self._probation)
+        self._waited = [runs, *(step & ages for step in self._waited)][: _STEPS + 1]
+        self._queued = runs
+        self._reopen()
+
+    def _watch(self, runs: RunSet) -> None:
+        """Find the bridges that bring far less of what waited than the others, and owe far more."""
+        waited = self._queued
         parts = {
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
-            for share in self._shares[distance] if waited & share
+            for share in self._shares if waited & share
         }  # fmt: skip
         usual = median(parts.values())
-        tolerated = self._tolerated(distance, runs)
-        probation = {
-            share: left - 1 for share, left in self._probation[distance].items() if left > 1
-        }
-        late = {
+        owed = sorted((runs & share).bit_count() for share in self._shares)
+        tolerated = OWED_RATIO * owed[(len(owed) - 1) // 2] + OWED_RUNS if owed else 0
+        self._probation = {share: left - 1 for share, left in self._probation.items() if left > 1}
+        self._probation |= {
             share: PROBATION_REVIEWS for share, part in parts.items()
             # A part is low when its bridge is slow: the two sides of the comparison change places. Where most bring
             # nothing, one that brings nothing is late.
             if (LATE_BRIDGE.is_slow(usual, part, len(parts)) if usual else not part)
             and (runs & share).bit_count() >= tolerated
         }  # fmt: skip
-        self._probation[distance] = probation | late
-        return sum(self._probation[distance])
 
-    def _tolerated(self, distance: int, runs: RunSet) -> int:
-        """From how many owed runs on a bridge is behind the others."""
-        owed = sorted((runs & share).bit_count() for share in self._shares[distance])
-        return OWED_RATIO * owed[(len(owed) - 1) // 2] + OWED_RUNS if owed else 0
-
-    def _reopen(self, distance: int) -> None:
-        duty = self._duty[distance]
-        runs = duty[0] | duty[1] & sum(self._probation[distance]) | self._starved[distance]
-        for step, waited in enumerate(self._waited[distance]):
-            # A run that waited at one review only may have appeared a moment before, so the first step opens
-            # nothing but this node's own duty.
-            runs |= waited & duty[step] if step < _STEPS else waited
-        self._open[distance] = runs if self.active else _ALL
+    def _reopen(self) -> None:
+        self.open = self._duty[0] | self._duty[1] & sum(self._probation) | self._starved
+        # A run that waited at one review only may have appeared a moment before: the first step is this node's duty.
+        for waited, duty in zip(self._waited, [*self._duty, -1], strict=False):
+            self.open |= waited & duty
 
     def _share(self, orders: Sequence[tuple[NodeId, ...]], node: NodeId, first: int) -> RunSet:
         """The runs for which a node is among the `first` that may fetch them."""
         return (
             sum(1 << slot for slot, one in enumerate(orders) if node in one[:first]) * self._repeat
         )
-
-
-def _repeated(run_count: int) -> int:
-    """The factor that turns a set of slots into the set of their runs, of at least `run_count` runs."""
-    return sum(1 << start for start in range(0, run_count, BRIDGE_SLOTS))
