@@ -79,15 +79,16 @@ class SwarmDriver:
             return
         context, self._have = self._context, self.store.have_runs()
         self.last_progress = context.now()
-        settings = self._settings
-        if not self.reads_storage:
-            settings = replace(settings, origin_fetches=0)
+        reads = self.reads_storage
+        settings = self._settings if reads else replace(self._settings, origin_fetches=0)
         self.scheduler = make_scheduler(context, self.layout, self._have, settings)
         if wanted != c.ALL:  # before any event that could cause a request
             self.post(e.Wanted(wanted))
         heard = context.net.heard(self.digest)
         for node in self.neighbours.joined:
             self.post(e.PeerJoined(node, heard.get(node, 0), context.net.rtt_s(node)))
+        if self.neighbours.callers:
+            self.post(e.Called())
         if self.neighbours.members:
             self.post(self.neighbours.members_event())
         if context.link is None:
@@ -209,10 +210,7 @@ class SwarmDriver:
         self.post(e.TrackerUp(epoch))
 
     def tracker_down(self, *, unheard: bool = False) -> None:
-        """The tracker is lost, silent, or away since before this pull.
-
-        Peers go on, and granted leases last until they expire.
-        """
+        """The tracker is lost, silent, or away since before this pull. Peers go on, leases last until they expire."""
         self.post(e.TrackerDown(unheard))
 
     def tracker_said(self, message: m.ToAgent) -> None:
@@ -304,6 +302,7 @@ class SwarmDriver:
     def inbound(self, node: NodeId, address: str, wants: bool) -> None:  # noqa: FBT001
         """A node has dialled us and joined: dial it if we want runs."""
         self.neighbours.on_caller(node, address)
+        self.post(e.Called())
         if self.wants() and node not in self.neighbours.joined:
             self._context.net.dial_back(self.digest, node, address)
 

@@ -42,6 +42,7 @@ class OriginOwners:
         # Computed when it is asked for, which happens without a tracker only: each node of a large simulated storm
         # would sort its list again and again.
         self._live: tuple[NodeId, ...] | None = None
+        self._called = False  # a member has dialled us
         self._failed: set[NodeId] = set()  # can't be reached, or sent wrong bytes
         # Brought nothing for a long time; storage may have been silent.
         self._idle: set[NodeId] = set()
@@ -63,18 +64,24 @@ class OriginOwners:
             return
         self._failed.discard(node)
         self._idle.discard(node)
-        if self._live is not None and node not in self._live:
+        if not self._called or (self._live is not None and node not in self._live):
             self._relist()
 
     def on_peer_left(self, node: NodeId) -> None:
         """A neighbour's connection broke."""
-        if node not in self.members:
+        if not self._called or node not in self.members:
             self._relist()
 
     def on_peer_failed(self, node: NodeId) -> None:
         """A dial failed, or the node sent wrong bytes: the next in order owns its runs."""
         self._failed.add(node)
         self._relist()
+
+    def on_called(self) -> None:
+        """A member has dialled this node."""
+        if not self._called:
+            self._called = True
+            self._relist()
 
     def on_new_runs(self, node: NodeId, runs: RunSet) -> None:
         """A neighbour has runs that nobody had. If it should have read one of them, it isn't idle."""
@@ -148,8 +155,19 @@ class OriginOwners:
 
     def _owner(self, run: RunIndex) -> NodeId | None:
         if run not in self._owners:
-            self._owners[run] = rendezvous.owner(run, self.live)
+            nodes = self.live
+            if self._brings_nothing:
+                nodes = tuple(node for node in nodes if node != self._node)
+            self._owners[run] = rendezvous.owner(run, nodes)
         return self._owners[run]
+
+    @property
+    def _brings_nothing(self) -> bool:
+        """Whether nobody could get what this node reads, and no neighbour has let it wait for long.
+
+        Its neighbours pass it over when they dial it in vain, and read its runs themselves.
+        """
+        return not (self._called or self._idle) and any(n in self._book.peers for n in self.live)
 
     def _relist(self) -> None:
         self._live = None

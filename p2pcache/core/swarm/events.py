@@ -140,6 +140,11 @@ class DialFailed:
 
 
 @dataclass(slots=True)
+class Called:
+    """A member has dialled us, so others can get what this node reads."""
+
+
+@dataclass(slots=True)
 class Urgent:
     """A loader waits for these runs: get them first, the lowest run before the others."""
 
@@ -164,6 +169,6 @@ class Tick:
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Urgent
-    | Wanted | Tick
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Called
+    | Urgent | Wanted | Tick
 )  # fmt: skip

@@ -195,6 +195,7 @@ class SimNode(NodeState):
         """A node may request from us; we dial back if we want something too."""
         self.askers[asker.node] = asker
         self._connect(asker)
+        self.post(events.Called())
         if not self.scheduler.complete:
             self.dial(asker.node)
 

@@ -12,6 +12,7 @@ from p2pcache.core.swarm.commands import (
     Request,
 )
 from p2pcache.core.swarm.events import (
+    Called,
     Event,
     FetchEnded,
     Outcome,
@@ -43,6 +44,8 @@ class Desk:
             now=self.now,
         )
         self.out: list[Command] = []
+        if tracker:
+            self.do(Called())
 
     def do(self, event: Event) -> list[Command]:
         out = self.s.handle(event, self.now)

@@ -14,6 +14,7 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Cancel, CancelFetch, Command, Dial, Fetch, Request
 from p2pcache.core.swarm.events import (
+    Called,
     DialFailed,
     Event,
     FetchEnded,
@@ -109,6 +110,10 @@ class Machine(RuleBasedStateMachine):
         self.has[peer] = have
         self.dials.discard(peer)
         self.do(PeerJoined(peer, have, rtt_s))
+
+    @rule()
+    def called(self) -> None:
+        self.do(Called())
 
     @rule(peer=nodes, runs=bits, load=st.integers(0, 8))
     def has_more(self, peer: int, runs: int, load: int) -> None:
