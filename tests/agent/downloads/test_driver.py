@@ -94,3 +94,13 @@ def test_a_pull_that_reads_no_storage_has_hope_though_storage_refused() -> None:
     assert isinstance(swarm.why_give_up(1.0), NotAllowed)
     swarm.reads_storage = False
     assert swarm.why_give_up(1.0) is None
+
+
+def test_a_member_that_dials_us_shows_that_others_reach_this_node() -> None:
+    """Without a tracker a node that nobody dials leaves storage to the others."""
+    swarm: Any = object.__new__(SwarmDriver)
+    events: list[object] = []
+    swarm.neighbours = SimpleNamespace(on_caller=lambda *_: None, joined={2})
+    swarm.post, swarm.scheduler = events.append, None
+    swarm.inbound(2, "node2:7000", wants=True)
+    assert events == [e.Called()]
