@@ -221,8 +221,7 @@ class Scheduler:
             self._origin.on_peer_left(event.peer, now)
 
     def _drop(self, node: NodeId, now: float) -> bool:
-        peer = self._book.on_disconnected(node)
-        if peer is not None:
+        if (peer := self._book.on_disconnected(node)) is not None:
             self._requester.on_peer_gone(peer, now)
         return peer is not None
 
