@@ -88,7 +88,7 @@ class SwarmDriver:
         for node in self.neighbours.joined:
             self.post(e.PeerJoined(node, heard.get(node, 0), context.net.rtt_s(node)))
         if self.neighbours.callers:
-            self.post(e.Called())
+            self.post(e.Reachable())
         if self.neighbours.members:
             self.post(self.neighbours.members_event())
         if context.link is None:
@@ -302,7 +302,7 @@ class SwarmDriver:
     def inbound(self, node: NodeId, address: str, wants: bool) -> None:  # noqa: FBT001
         """A node has dialled us and joined: dial it if we want runs."""
         self.neighbours.on_caller(node, address)
-        self.post(e.Called())
+        self.post(e.Reachable())
         if self.wants() and node not in self.neighbours.joined:
             self._context.net.dial_back(self.digest, node, address)
 

@@ -42,7 +42,7 @@ class OriginOwners:
         # Computed when it is asked for, which happens without a tracker only: each node of a large simulated storm
         # would sort its list again and again.
         self._live: tuple[NodeId, ...] | None = None
-        self._called = False  # a member has dialled us
+        self._reachable = False  # a member has dialled us
         self._failed: set[NodeId] = set()  # can't be reached, or sent wrong bytes
         # Brought nothing for a long time; storage may have been silent.
         self._idle: set[NodeId] = set()
@@ -64,12 +64,12 @@ class OriginOwners:
             return
         self._failed.discard(node)
         self._idle.discard(node)
-        if not self._called or (self._live is not None and node not in self._live):
+        if not self._reachable or (self._live is not None and node not in self._live):
             self._relist()
 
     def on_peer_left(self, node: NodeId) -> None:
         """A neighbour's connection broke."""
-        if not self._called or node not in self.members:
+        if not self._reachable or node not in self.members:
             self._relist()
 
     def on_peer_failed(self, node: NodeId) -> None:
@@ -77,10 +77,10 @@ class OriginOwners:
         self._failed.add(node)
         self._relist()
 
-    def on_called(self) -> None:
+    def on_reachable(self) -> None:
         """A member has dialled this node."""
-        if not self._called:
-            self._called = True
+        if not self._reachable:
+            self._reachable = True
             self._relist()
 
     def on_new_runs(self, node: NodeId, runs: RunSet) -> None:
@@ -167,7 +167,7 @@ class OriginOwners:
 
         Its neighbours pass it over when they dial it in vain, and read its runs themselves.
         """
-        return not (self._called or self._idle) and any(n in self._book.peers for n in self.live)
+        return not (self._reachable or self._idle) and any(n in self._book.peers for n in self.live)
 
     def _relist(self) -> None:
         self._live = None

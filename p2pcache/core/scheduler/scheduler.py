@@ -87,7 +87,7 @@ class Scheduler:
             events.TrackerDown: self._on_tracker_down,
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
-            events.Called: lambda *_: self._by_itself.owners.on_called(),
+            events.Reachable: lambda *_: self._by_itself.owners.on_reachable(),
             events.Urgent: self._on_urgent,
             events.Wanted: self._on_wanted,
             events.Tick: lambda *_: None,  # each part looks at its deadline after every event

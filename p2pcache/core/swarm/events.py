@@ -140,7 +140,7 @@ class DialFailed:
 
 
 @dataclass(slots=True)
-class Called:
+class Reachable:
     """A member has dialled us, so others can get what this node reads."""
 
 
@@ -169,6 +169,6 @@ class Tick:
 
 Event = (
     PeerJoined | PeerLeft | PeerHas | RequestEnded | FetchEnded | RunsProved | RunsLost
-    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Called
+    | LeaseGranted | LeaseRevoked | TrackerUp | TrackerDown | Members | DialFailed | Reachable
     | Urgent | Wanted | Tick
 )  # fmt: skip

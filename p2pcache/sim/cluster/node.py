@@ -195,7 +195,7 @@ class SimNode(NodeState):
         """A node may request from us; we dial back if we want something too."""
         self.askers[asker.node] = asker
         self._connect(asker)
-        self.post(events.Called())
+        self.post(events.Reachable())
         if not self.scheduler.complete:
             self.dial(asker.node)
 

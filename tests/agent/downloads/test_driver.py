@@ -103,4 +103,4 @@ def test_a_member_that_dials_us_shows_that_others_reach_this_node() -> None:
     swarm.neighbours = SimpleNamespace(on_caller=lambda *_: None, joined={2})
     swarm.post, swarm.scheduler = events.append, None
     swarm.inbound(2, "node2:7000", wants=True)
-    assert events == [e.Called()]
+    assert events == [e.Reachable()]

@@ -28,7 +28,7 @@ class Owners(OriginOwners):
 
     def join(self, node: int) -> None:
         """It dials us, as we dial it."""
-        self.on_called()
+        self.on_reachable()
         self.meet(node)
 
     def meet(self, node: int) -> None:

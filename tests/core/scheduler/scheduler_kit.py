@@ -12,11 +12,11 @@ from p2pcache.core.swarm.commands import (
     Request,
 )
 from p2pcache.core.swarm.events import (
-    Called,
     Event,
     FetchEnded,
     Outcome,
     PeerJoined,
+    Reachable,
     Tick,
     TrackerUp,
 )
@@ -45,7 +45,7 @@ class Desk:
         )
         self.out: list[Command] = []
         if tracker:
-            self.do(Called())
+            self.do(Reachable())
 
     def do(self, event: Event) -> list[Command]:
         out = self.s.handle(event, self.now)

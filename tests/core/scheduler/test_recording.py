@@ -26,7 +26,7 @@ EVENTS = st.one_of(
     st.builds(e.LeaseGranted, BITS), st.builds(e.LeaseRevoked, BITS),
     st.builds(e.TrackerUp, NODES), st.builds(e.TrackerDown), st.builds(e.DialFailed, NODES),
     st.builds(e.Members, st.lists(NODES).map(tuple)), st.builds(e.Urgent, BITS),
-    st.builds(e.Called), st.builds(e.Wanted, st.one_of(st.just(c.ALL), BITS)), st.builds(e.Tick),
+    st.builds(e.Reachable), st.builds(e.Wanted, st.one_of(st.just(c.ALL), BITS)), st.builds(e.Tick),
 )  # fmt: skip
 
 

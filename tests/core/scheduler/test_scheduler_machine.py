@@ -14,7 +14,6 @@ from p2pcache.core.scheduler.scheduler import Scheduler
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.commands import Blame, Cancel, CancelFetch, Command, Dial, Fetch, Request
 from p2pcache.core.swarm.events import (
-    Called,
     DialFailed,
     Event,
     FetchEnded,
@@ -25,6 +24,7 @@ from p2pcache.core.swarm.events import (
     PeerHas,
     PeerJoined,
     PeerLeft,
+    Reachable,
     RequestEnded,
     RunsLost,
     RunsProved,
@@ -112,8 +112,8 @@ class Machine(RuleBasedStateMachine):
         self.do(PeerJoined(peer, have, rtt_s))
 
     @rule()
-    def called(self) -> None:
-        self.do(Called())
+    def reachable(self) -> None:
+        self.do(Reachable())
 
     @rule(peer=nodes, runs=bits, load=st.integers(0, 8))
     def has_more(self, peer: int, runs: int, load: int) -> None:
