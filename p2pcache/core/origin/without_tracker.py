@@ -92,9 +92,14 @@ class WithoutTracker:
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
-        self._under_way = max(FILL_A_LINK, min(under_way, MOST_UNDER_WAY))
+        # While reads become more only short ones have ended. Leases go out in file order, so what nobody has before a
+        # lease of ours was granted.
+        mine = self._mine
+        before = bitset.full((mine.leased & ~mine.urgent).bit_length())
+        granted = (mine.missing & before & ~self._book.rarity.held).bit_count()
+        self._under_way = max(FILL_A_LINK, min(max(under_way, granted), MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
-        reads = min(self._under_way, self._mine.missing.bit_count())
+        reads = min(self._under_way, mine.missing.bit_count())
         wait_s = HEAR_S if unheard else max(RETURN_S, min(self._reads_s(reads, now), MOST_WAIT_S))
         ends_at = now + wait_s
         if now < self._back_at + wait_s:  # it was back for a moment only, and granted little

@@ -23,6 +23,7 @@ from p2pcache.core.swarm.commands import (
 from p2pcache.core.swarm.events import (
     DialFailed,
     FetchEnded,
+    LeaseGranted,
     Members,
     Outcome,
     PeerHas,
@@ -103,6 +104,30 @@ def test_without_the_tracker_owners_read_once_its_leases_are_over() -> None:
     fetches = of(Fetch, desk.sleep(0.4))
     assert fetches
     assert read_all(desk, fetches) <= {r for r in range(20, 200) if order(r, (1, 2, 3))[0] == 1}
+
+
+def test_what_was_granted_before_a_lease_of_this_node_is_left_to_its_readers() -> None:
+    """A node of two had 49 reads under way when the tracker was lost, the other 15, and it counted 8 of them all.
+
+    Only short reads had ended until then. So the other read 21 runs of 96 again.
+    """
+    desk = Desk(runs=96)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(12):
+        desk.sleep(0.1)
+        for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+    leases = of(Fetch, desk.do(LeaseGranted(0b1111 << 56)))
+    assert len(leases) == 4
+    desk.do(TrackerDown())
+    assert read_all(desk, leases) == {56, 57, 58, 59}
+    for run in range(12, 56):
+        assert of(Fetch, desk.sleep(0.1)) == [], "its reader is at it"
+        desk.do(PeerHas(2, 1 << run, 0))
+    own = {run for run in range(60, 96) if order(run, (1, 2))[0] == 1}
+    assert read_all(desk, of(Fetch, desk.sleep(6.0))) == own
 
 
 def test_a_run_that_its_owner_does_not_bring_holds_nobody_up() -> None:
