@@ -1,8 +1,7 @@
 """Whether a node is isolated: it has no neighbour, and its dials to other members fail.
 
-A node that has no neighbour doesn't believe at once that it is isolated. A tracker may have named only members that
-nobody can dial, so the node first dials other members of the swarm. Without a tracker the members are those that were
-known last, and may be gone for long: packets to them are swallowed, so more dials begin together.
+A tracker may have named only members that nobody can dial, so the node first dials other ones. Without a tracker the
+members that were known last may be gone for long: packets to them are swallowed, so more dials begin together.
 """
 
 import math
@@ -41,10 +40,7 @@ class Isolation:
     def probe(self, members: Sequence[NodeId], at_once: int, now: float) -> list[Dial] | None:
         """The next dials; None: the node is isolated. It was alone for long enough, and every dial failed.
 
-        Args:
-            members: of the swarm, ascending.
-            at_once: dials that begin now, at most.
-            now: seconds.
+        `members` are the swarm's, ascending; `at_once` dials begin now at most.
         """
         if self._alone_since == math.inf:
             return []
@@ -57,8 +53,9 @@ class Isolation:
         untried = [one for one in (*members[first:], *members[:first]) if one not in tried]
         fresh = untried[: min(at_once, MAX_DIALS - len(self._dialled))]
         under_way = any(
-            node not in self._failed and now < at + DIAL_TIMEOUT_S
+            now < at + DIAL_TIMEOUT_S
             for node, at in self._dialled.items()
+            if node not in self._failed
         )
         long = now >= self._alone_since + self._settings.owner_patience_s
         if long and self._failed and not fresh and not under_way:

@@ -36,10 +36,9 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class OriginReader:
-    """Decides what this node reads from the origin.
+    """Decides what this node reads from the origin: only runs that it was granted or owns.
 
-    Invariants (`check`): `mine.fetching` is exactly the runs of the live `readings`; `waiting`
-    is exactly the leased runs that aren't being fetched; a node reads only runs that it was granted or owns.
+    Invariant (`check`): `mine.fetching` is exactly the runs of the live `readings`.
     """
 
     def __init__(self, context: SwarmContext, by_itself: WithoutTracker, now: float) -> None:
@@ -57,7 +56,7 @@ class OriginReader:
         self.readings = Readings()
         largest = max(context.run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
-        self.waiting: dict[RunIndex, float] = {}  # leased run -> since when it waits to be read
+        self._granted_at: dict[RunIndex, float] = {}
         self._way_known = False  # whether a read has told how long it waited
         self._in_hand = FIRST_READS  # leases at once that this node is known to be able to work on
         self._told_credit = LeaseCredit(0)
@@ -129,33 +128,24 @@ class OriginReader:
             self._report.failed |= fresh
             return
         mine.leased |= fresh
-        for run in bitset.members(fresh & ~mine.fetching):
-            self.waiting[run] = now
+        self._granted_at.update(dict.fromkeys(bitset.members(fresh), now))
 
     def on_revoked(self, runs: RunSet, out: list[Command]) -> None:
         """The tracker takes leases back: other nodes have the runs."""
-        mine = self._mine
-        runs &= mine.leased
-        mine.leased &= ~runs
-        for run in bitset.members(runs & ~mine.fetching):
-            del self.waiting[run]
-        self._cancel(runs & mine.fetching, out)
+        runs &= self._mine.leased
+        self._mine.leased &= ~runs
+        self._cancel(runs & self._mine.fetching, out)
 
     def return_unwanted(self) -> None:
         """This node wants fewer runs: give back leases that wait. Reads in flight go on, since others want them."""
-        mine = self._mine
-        runs = bitset.of(self.waiting) & ~mine.wanted
-        mine.leased &= ~runs
+        runs = self._unread & ~self._mine.wanted
+        self._mine.leased &= ~runs
         self._report.returned |= runs
-        for run in bitset.members(runs):
-            del self.waiting[run]
 
     def on_proved(self, runs: RunSet, out: list[Command]) -> None:
         """These missing runs are proved: report their leases as done and stop reading them."""
-        leased = runs & self._mine.leased
-        self._report.done |= leased
-        for run in bitset.members(leased & ~self._mine.fetching):
-            del self.waiting[run]
+        self._report.done |= runs & self._mine.leased
+        self._mine.leased &= ~runs
         self._cancel(runs & self._mine.fetching, out)
 
     def on_fetch_ended(
@@ -206,9 +196,8 @@ class OriginReader:
     def halt(self, out: list[Command]) -> None:
         """This node has no space left: give every lease back and read nothing."""
         self.halted = True
-        self._report.failed |= bitset.of(self.waiting)
+        self._report.failed |= self._unread
         self._mine.leased &= self._mine.fetching
-        self.waiting.clear()
         self._cancel(self._mine.fetching, out)
 
     # -- decisions --------------------------------------------------------------------------
@@ -223,7 +212,12 @@ class OriginReader:
     @property
     def heeds_haves(self) -> bool:
         """Whether a neighbour's new runs can change what `act` does."""
-        return not self._by_itself.tracker_up or bool(self.waiting) or bool(self._mine.urgent)
+        return not self._by_itself.tracker_up or bool(self._unread | self._mine.urgent)
+
+    @property
+    def waiting(self) -> dict[RunIndex, float]:
+        """Leased runs that aren't read yet, and since when they wait."""
+        return {run: self._granted_at[run] for run in bitset.members(self._unread)}
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start the reads that are allowed, and report to the tracker.
@@ -233,7 +227,7 @@ class OriginReader:
             quiet_s: for how long no new run has come to this node or its neighbours.
             out: commands are added here.
         """
-        if self.waiting:
+        if self._unread:
             self._read_leased(now, out)
         if not self._mine.needed:
             self._end_cut_off()
@@ -256,7 +250,7 @@ class OriginReader:
     def next_wakeup(self) -> float:
         """When `act` has something to do though nothing happens, in seconds; inf: never."""
         wake = math.inf
-        if self.waiting and self.readings.requests < self._concurrency.most:
+        if self._unread and self.readings.requests < self._concurrency.most:
             wake = min(self.waiting.values()) + self._settings.stuck_after_s
         if self._by_itself.tracker_up and self._mine.urgent and self._untold:
             wake = min(wake, self._urgent_at + self._settings.have_interval_s)
@@ -268,10 +262,9 @@ class OriginReader:
         return wake
 
     def check(self) -> None:
-        """Assert the invariants."""
-        mine = self._mine
-        assert bitset.of(self.waiting) == mine.leased & ~mine.fetching
-        self.readings.check(mine.fetching, max(self._concurrency.most, MIN_SHARE))
+        """Assert the invariant."""
+        self.readings.check(self._mine.fetching, max(self._concurrency.most, MIN_SHARE))
+        assert self.waiting.keys() == set(bitset.members(self._unread))
 
     # -- within -----------------------------------------------------------------------------
 
@@ -288,6 +281,11 @@ class OriginReader:
             self._by_itself.is_cut_off = False
             if self._by_itself.tracker_up:
                 self._mine.leased |= self._mine.fetching
+
+    @property
+    def _unread(self) -> RunSet:
+        """Leased runs that aren't read yet."""
+        return self._mine.leased & ~self._mine.fetching
 
     @property
     def _untold(self) -> RunSet:
@@ -308,13 +306,11 @@ class OriginReader:
         # the tracker grants the run to nobody else, and reads the run if the neighbour doesn't deliver.
         elsewhere = self._book.rarity.held
         patience_s = self._settings.stuck_after_s
-        for run in self._mine.in_order(bitset.of(self.waiting)):
+        for run in self._mine.in_order(self._unread):
             if self.readings.requests >= self._concurrency.most:
                 return
-            if elsewhere >> run & 1 and now < self.waiting[run] + patience_s:
-                continue
-            del self.waiting[run]
-            self._fetch(run, now, out)
+            if not elsewhere >> run & 1 or now >= self._granted_at[run] + patience_s:
+                self._fetch(run, now, out)
 
     def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
         if not self._by_itself.due(now):
@@ -351,6 +347,7 @@ class OriginReader:
             self._fetch(run, now, out, place=place)
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
+        self._granted_at.pop(run, None)
         number = self.readings.begin_reading(run, place, now)
         self._mine.fetching |= 1 << run
         self._counters.fetches += 1

@@ -4,8 +4,8 @@ The owner of a run is the first live member in rendezvous order (Thaler and Ravi
 it, and dial it if they aren't connected. They pass it over if it can't be reached, sent wrong bytes, or brought
 nothing for a long time: then the next member in order owns all of its runs.
 
-Bound: one copy from the origin for each connected part of the swarm. It also holds when storage falls silent. Then all
-owners seem idle, and if each node passed over all others, each would read everything afterwards.
+Bound: one copy from the origin for each connected part of the swarm, also when storage falls silent and all owners seem
+idle.
 """
 
 import math
@@ -103,14 +103,10 @@ class OriginOwners:
         self, orphans: Sequence[RunIndex], quiet_s: float, now: float, patience_s: float,
         *, first: bool = False,
     ) -> Plan:  # fmt: skip
-        """Decide about runs without a holder.
+        """Decide about runs without a holder, which come in the order in which they are needed.
 
-        Args:
-            orphans: these runs, in the order in which they are needed.
-            quiet_s: for how long no new run has come to this node or its neighbours.
-            now: seconds.
-            patience_s: how long an owner may bring nothing.
-            first: this node reads the first of them if its owner hasn't said that it takes part.
+        For `quiet_s` no new run has come to this node or its neighbours, and an owner may bring nothing for
+        `patience_s`. `first`: this node reads the first of them if its owner hasn't said that it takes part.
         """
         self._pass_over_idle(quiet_s, now, patience_s)
         read: list[RunIndex] = []

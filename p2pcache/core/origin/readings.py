@@ -1,7 +1,6 @@
 """The reads of storage of one node that haven't ended.
 
-A *request* brings one run, or several consecutive ones where nobody else could read a part of them. Each run is still
-a `Fetch` with a number and an end of its own.
+A *request* brings one run, or several consecutive ones where nobody else could read a part of them, each a `Fetch`.
 """
 
 from collections.abc import Iterable, Iterator
@@ -25,10 +24,7 @@ class Reading:
 
 
 class Readings:
-    """All of them, by number.
-
-    Invariant (`check`): `_left` counts the readings of each request that hasn't ended.
-    """
+    """All of them, by number. Invariant (`check`): `_left` counts those of each request that hasn't ended."""
 
     def __init__(self) -> None:
         """None is in flight."""
@@ -47,13 +43,7 @@ class Readings:
         return (reading for reading in self._by_number.values() if reading.live)
 
     def begin_reading(self, run: RunIndex, place: int, now: float) -> int:
-        """A run is read from now on; returns the number of its `Fetch`.
-
-        Args:
-            run: which.
-            place: in its request, from 0; the readings of one request begin one right after the other.
-            now: seconds.
-        """
+        """A run is read from now on; returns the number of its `Fetch`. One request begins them in turn."""
         number = self._next
         self._next += 1
         request = number - place
@@ -98,14 +88,9 @@ class Readings:
 
 
 def joined(runs: Iterable[RunIndex], length: int, requests: int) -> Iterator[tuple[RunIndex, int]]:
-    """The runs of some requests that begin now, each with its place in its request; consecutive ones are joined.
+    """The runs, in order, of so many requests of `length` runs at most, each with its place in its request.
 
     The requests have different lengths. Equal ones would end together, and then nothing flows while all wait.
-
-    Args:
-        runs: in order.
-        length: runs of one request at most.
-        requests: how many.
     """
     lengths = [-(-length * nth // requests) for nth in range(requests, 0, -1)]
     previous, place, left = -1, 0, 0

@@ -29,17 +29,11 @@ class RequestConcurrency:
 
     By Little's law (Little 1961) the way to storage holds the rate times what a request takes if none waits for others:
     as in the quickest sample. Twice as many are under way (the gain of BBR: Cardwell and others 2016). So they become
-    more as long as that raises the rate; where they only wait for one another, at a full link or at a busy server, they
-    stay at twice what brought as much.
+    more while that raises the rate; where they only wait for one another they stay at twice what brought as much.
     """
 
     def __init__(self, least: int, most: int) -> None:
-        """No request has ended yet.
-
-        Args:
-            least: requests at once that never crowd one another out.
-            most: requests at once that are never exceeded.
-        """
+        """No request has ended yet. So many requests never crowd one another out; `most` aren't exceeded."""
         self.least = least
         self.most = max(least, most)
         self._rate = 0.0  # runs a second

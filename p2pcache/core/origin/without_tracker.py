@@ -27,22 +27,14 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class WithoutTracker:
     """What one node may read from the origin without leases, and how long it waits for others.
 
-    A node that owns no run reads nothing. Runs that the lost tracker may have granted are left to the nodes that may
-    hold their leases, for a while. A node that is cut off from all others is a swarm of its own: it reads what it
-    lacks even while the tracker is there, since the tracker can only send it to nodes that it doesn't reach.
+    It reads what it owns, but leaves for a while what the lost tracker may have granted to others. A node that is cut
+    off from all others reads what it lacks even while the tracker is there: that sends it to nodes out of its reach.
     """
 
     def __init__(
         self, context: SwarmContext, pace: SwarmPace, *, tracker: bool, now: float
     ) -> None:
-        """A node that has read nothing and has met no tracker yet.
-
-        Args:
-            context: of the swarm.
-            pace: how quickly new runs appear in it.
-            tracker: whether a tracker is configured.
-            now: seconds.
-        """
+        """A node that has read nothing and has met no tracker yet; `tracker`: one is configured."""
         self._mine = context.states
         self._book = context.book
         self._settings = settings = context.settings
@@ -78,10 +70,7 @@ class WithoutTracker:
     def on_tracker_down(self, now: float, *, unheard: bool) -> None:
         """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
 
-        Args:
-            now: seconds.
-            unheard: it never told of this swarm. The pause is the time to hear from its members what they have. Few
-                of them read by leases then, and they know of these.
+        `unheard`: it never told of this swarm. Then few of its members read by leases, and say so within `HEAR_S`.
         """
         if not self.tracker_up and not unheard:
             return
@@ -127,14 +116,7 @@ class WithoutTracker:
         self._rest_until = now + pause * (0.5 + self._dice.random())
 
     def on_others_read(self, node: NodeId, runs: RunSet, quiet_s: float, now: float) -> None:
-        """A neighbour has runs that nobody had. After a long silence this means that storage is back.
-
-        Args:
-            node: the neighbour.
-            runs: the new ones.
-            quiet_s: for how long no new run had come before.
-            now: seconds.
-        """
+        """A neighbour has runs that nobody had. After a long silence (`quiet_s`) this means that storage is back."""
         self.owners.on_new_runs(node, runs & self._mine.needed)
         if quiet_s >= self._settings.stuck_after_s:
             self._rest_until = min(self._rest_until, now)
@@ -173,12 +155,9 @@ class WithoutTracker:
         return max(self._alone_at, self._plan_at, self._rest_until)
 
     def plan(self, rotten: RunSet, quiet_s: float, now: float) -> Plan:
-        """Which runs to read and which members to dial.
+        """Which runs to read and which members to dial. The origin's bytes of `rotten` runs are wrong.
 
-        Args:
-            rotten: runs of which the origin has wrong bytes.
-            quiet_s: for how long no new run has come to this node or its neighbours.
-            now: seconds.
+        For `quiet_s` no new run has come to this node or its neighbours.
         """
         if self.is_cut_off:
             return Plan(self.plan_sole(rotten, MOST_UNDER_WAY, now), [], math.inf)
@@ -200,25 +179,14 @@ class WithoutTracker:
         return plan
 
     def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:
-        """The next runs of a node that no other node brings anything, in order.
-
-        Args:
-            rotten: runs of which the origin has wrong bytes.
-            count: runs at most; urgent ones come in addition.
-            now: seconds.
-        """
+        """The next `count` runs of a node that no other node brings anything, and all urgent ones, in order."""
         self._planned_at, self._plan_at = now, math.inf
         mine = self._mine
         own = mine.needed & ~(mine.fetching | mine.leased | rotten)
         return list(mine.in_order(bitset.lowest(own, count) | own & mine.urgent))
 
     def max_reads(self, usual: int, most: int) -> int:
-        """How many reads this node may have under way.
-
-        Args:
-            usual: reads at once that pay if one node reads alone.
-            most: reads at once that no node may exceed.
-        """
+        """How many reads this node may have under way, where `usual` pay for one alone and none exceeds `most`."""
         if not self.reads and not self.is_sole:
             usual = FIRST_READS  # the first run comes soon
         share = 1 if self.is_cut_off else max(1, len(self.owners.live))
