@@ -134,8 +134,8 @@ class WithoutTracker:
 
     @property
     def is_sole(self) -> bool:
-        """Whether there is no other node: no tracker is configured, and nobody has joined this one."""
-        return self._leases_end_at == -math.inf and len(self.owners.live) <= 1
+        """Whether no other node can bring anything: none is reached, or no tracker is configured and none has come."""
+        return self.is_cut_off or (self._leases_end_at == -math.inf and len(self.owners.live) <= 1)
 
     @property
     def governs(self) -> bool:
@@ -159,8 +159,6 @@ class WithoutTracker:
 
         For `quiet_s` no new run has come to this node or its neighbours.
         """
-        if self.is_cut_off:
-            return Plan(self.plan_sole(rotten, MOST_UNDER_WAY, now), [], math.inf)
         mine = self._mine
         busy = mine.requested | mine.fetching | mine.leased | rotten
         orphans = mine.needed & ~busy & ~self._book.rarity.held
@@ -189,7 +187,7 @@ class WithoutTracker:
         """How many reads this node may have under way, where `usual` pay for one alone and none exceeds `most`."""
         if not self.reads and not self.is_sole:
             usual = FIRST_READS  # the first run comes soon
-        share = 1 if self.is_cut_off else max(1, len(self.owners.live))
+        share = 1 if self.is_sole else max(1, len(self.owners.live))
         before = self._under_way if share > 1 else 0
         return max(MIN_SHARE, usual // share, min(before // share, most))
 
