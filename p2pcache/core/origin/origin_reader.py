@@ -7,7 +7,6 @@ from p2pcache.core.origin.isolation import Isolation
 from p2pcache.core.origin.readings import Readings, joined
 from p2pcache.core.origin.request_concurrency import RequestConcurrency
 from p2pcache.core.origin.settings import (
-    CORRUPT_AFTER,
     DIALS_AT_ONCE,
     FIRST_READS,
     JOIN_BYTES,
@@ -63,7 +62,7 @@ class OriginReader:
         self._told_urgent: RunSet = 0  # urgent runs that the tracker has heard of
         self._urgent_at = -math.inf  # when it was told last
         self._report = LeaseReport()
-        self._mismatches: dict[RunIndex, int] = {}
+        self._mismatched_once: RunSet = 0
         self._rotten: RunSet = 0  # runs of which the origin has wrong bytes
         self.halted = not usual  # the setting says that nothing is read
 
@@ -362,10 +361,11 @@ class OriginReader:
         self._mine.leased &= ~runs
 
     def _mismatched(self, run: RunIndex, out: list[Command]) -> None:
-        self._report.mismatched |= 1 << run
+        bit = 1 << run
+        self._report.mismatched |= bit
         self._counters.mismatched += 1
-        count = self._mismatches[run] = self._mismatches.get(run, 0) + 1
-        # Nobody else judges the origin when nodes read without leases.
-        if count == CORRUPT_AFTER and self._by_itself.governs:
-            self._rotten |= 1 << run
+        # Nobody else judges the origin when nodes read without leases: its bytes are wrong if they are so twice.
+        if self._mismatched_once & bit & ~self._rotten and self._by_itself.governs:
+            self._rotten |= bit
             out.append(OriginCorrupt(run))
+        self._mismatched_once |= bit

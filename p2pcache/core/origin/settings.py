@@ -14,7 +14,6 @@ FIRST_READS = 1
 # More leases for each read that has ended: a slow node is noticed by then. With all of them after one read it took a
 # third of a storm's leases (docs/lab/0074).
 MORE_PER_READ = 2
-CORRUPT_AFTER = 2  # mismatches of our own reads after which the origin counts as corrupt
 MAX_URGENT_REPORTED = 64  # runs in one report: a loader waits for a tensor or two at a time
 
 # -- read concurrency --
