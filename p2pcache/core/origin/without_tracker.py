@@ -85,7 +85,7 @@ class WithoutTracker:
         # lease of ours was granted.
         mine = self._mine
         before = bitset.full((mine.leased & ~mine.urgent).bit_length())
-        granted = (mine.missing & before & ~self._book.rarity.held).bit_count()
+        granted = (mine.needed & before & ~self._book.rarity.held).bit_count()
         self._under_way = max(FILL_A_LINK, min(max(under_way, granted), MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         reads = min(self._under_way, mine.missing.bit_count())
