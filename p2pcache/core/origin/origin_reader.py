@@ -152,15 +152,7 @@ class OriginReader:
     ) -> RunIndex:
         """A `Fetch` ended; returns its run, which the caller marks as proved if the outcome is DONE.
 
-        Args:
-            fetch: its number.
-            outcome: how it ended.
-            now: seconds.
-            out: commands are added here.
-            flow_s: seconds from its first byte to its end; 0: not known.
-
-        Raises:
-            LocalProtocolError: no such fetch is in flight.
+        Its bytes flowed for `flow_s`; 0: that isn't known. Raises `LocalProtocolError` if no such fetch is in flight.
         """
         reading, request_done = self.readings.end_reading(fetch)
         if request_done or outcome is not Outcome.DONE:
@@ -221,10 +213,7 @@ class OriginReader:
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start the reads that are allowed, and report to the tracker.
 
-        Args:
-            now: seconds.
-            quiet_s: for how long no new run has come to this node or its neighbours.
-            out: commands are added here.
+        For `quiet_s` no new run has come to this node or its neighbours.
         """
         if self._unread:
             self._read_leased(now, out)
