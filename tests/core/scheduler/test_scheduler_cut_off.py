@@ -37,6 +37,17 @@ def test_a_cut_off_node_reads_what_it_lacks_though_the_tracker_is_up() -> None:
     assert desk.s.complete
 
 
+def test_a_cut_off_node_joins_runs_in_requests() -> None:
+    """No other node could read a part of them."""
+    desk = cut_off(runs=400)
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    out: list[Command] = []
+    for fetch in fetches:
+        desk.now += 0.01
+        out += desk.do(FetchEnded(fetch.fetch, Outcome.DONE, 0.01))
+    assert any(fetch.joined for fetch in of(Fetch, out))
+
+
 def test_a_cut_off_node_reads_its_leases_first_and_reports_them() -> None:
     desk = cut_off()
     for run in range(4):
