@@ -30,6 +30,7 @@ LEAST_PATIENCE_S = 2.0  # a connection that lost its packets begins again within
 PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
 # Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
 SHORTER_PATIENCE = 0.25
+MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like a port scan
 
 # -- without a tracker --
 
@@ -61,8 +62,7 @@ JOIN_WAITS = 2
 
 # -- isolation --
 
-# Dials that begin together, or are in flight to owners: it must not look like a port scan. Where a node has neither a
-# tracker nor a neighbour, all of them begin together.
+# Dials that begin together: it must not look like a port scan. Without a tracker all of them do.
 DIALS_AT_ONCE = 8
 # Members that are dialled to find out: as many as a tracker names as neighbours.
 MAX_DIALS = MemberSettings().neighbours
