@@ -1,6 +1,7 @@
 """Threads, buffers, and the one way back from threads to the loop."""
 
 import asyncio
+import contextlib
 import logging
 import math
 import queue
@@ -118,27 +119,46 @@ class Inbox:
 
 
 class Workers:
-    """A few threads for short jobs. Jobs must not raise; their errors are logged."""
+    """A few threads for short jobs, started as jobs come. Jobs must not raise; their errors are logged."""
 
     def __init__(self, count: int, name: str) -> None:
+        """Start one thread.
+
+        Args:
+            count: threads at most. Many nodes never have work for all of them, and a lone pull has none at all.
+            name: what they are called.
+        """
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._work, name=f"{name}-{i}", daemon=True)
-            for i in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._lock = threading.Lock()
+        self._count = count
+        self._name = name
+        self._threads: list[threading.Thread] = []
+        self._start_one()
 
     def submit(self, job: Callable[[], None]) -> None:
         """Run `job` on one of the threads."""
         self._jobs.put(job)
+        if len(self._threads) < self._count:
+            # Where the system allows no more threads, those that live do it.
+            with contextlib.suppress(RuntimeError):
+                self._start_one()
 
     def stop(self) -> None:
         """Finish the submitted jobs, then end the threads (blocks)."""
+        with self._lock:
+            self._count = 0
         for _ in self._threads:
             self._jobs.put(None)
         for thread in self._threads:
             thread.join()
+
+    def _start_one(self) -> None:
+        with self._lock:
+            if len(self._threads) < self._count:
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._work, name=name, daemon=True)
+                thread.start()
+                self._threads.append(thread)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

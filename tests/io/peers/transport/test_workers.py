@@ -218,3 +218,37 @@ def test_how_far_apart_pulses_are_is_asked_now_and_then() -> None:
     assert inbox.pulse_s == 0.02
     inbox.stop()
     assert inbox.pulse_s == 0.0
+
+
+def test_threads_are_started_as_jobs_come_and_no_more_than_asked_for() -> None:
+    name, held = "test-growing", threading.Semaphore(0)
+    workers = Workers(3, name)
+
+    def alive() -> int:
+        return sum(one.name.startswith(name) for one in threading.enumerate())
+
+    assert alive() == 1
+    for _ in range(5):
+        workers.submit(lambda: held.acquire(timeout=10))
+    assert alive() == 3
+    held.release(5)
+    workers.stop()
+    assert alive() == 0
+    workers.submit(lambda: None)
+    assert alive() == 0
+
+
+def test_a_system_that_allows_no_more_threads_leaves_the_jobs_to_those_that_live(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = Workers(2, "test-short")
+    done = threading.Event()
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as short:
+        short.setattr(threading.Thread, "start", refuse)
+        workers.submit(done.set)
+    assert done.wait(10)
+    workers.stop()
