@@ -227,9 +227,12 @@ def test_threads_are_started_as_jobs_come_and_no_more_than_asked_for() -> None:
     def alive() -> int:
         return sum(one.name.startswith(name) for one in threading.enumerate())
 
+    def hold() -> None:
+        held.acquire(timeout=10)
+
     assert alive() == 1
     for _ in range(5):
-        workers.submit(lambda: held.acquire(timeout=10))
+        workers.submit(hold)
     assert alive() == 3
     held.release(5)
     workers.stop()
