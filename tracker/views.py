@@ -132,7 +132,7 @@ class Views:
         share, pull = swarm.share_of(node), swarm.ledger.pulls.get(node)
         return {
             "share": round(share, 4), "complete": share == 1.0,
-            "leases": len(swarm.book.runs_of(node)), "shunned": node in swarm.roster.banned,
+            "leases": len(swarm.book.runs_of(node)), "shunned": swarm.roster.members[node].banned,
             "bytes_peers": taken[0], "bytes_origin": taken[1], "bytes_local": taken[2],
             "pulling_s": None if pull is None else round(now - pull.since, 1),
             "rate": 0 if pull is None else round(pull.rate(taken, now)),

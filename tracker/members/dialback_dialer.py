@@ -5,7 +5,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.io.peers.transport.dialer import Dialer
 
@@ -13,7 +13,7 @@ LOOK_S = 0.01  # after the time limit, to read an answer that has come already
 
 
 class DialbackDialer:
-    """The dials under way; `core.membership.dialback` limits their rate, and `DIAL_S` each.
+    """The dials under way; `core.membership.reachability` limits their rate, and `DIAL_S` each.
 
     Each ends with one `answered`, or with `close`.
     """

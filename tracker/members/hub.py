@@ -14,7 +14,6 @@ from aiohttp import web
 
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import (
     Close,
     Notice,
@@ -22,6 +21,7 @@ from p2pcache.core.membership.outputs import (
     ReadRun,
     Send,
 )
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.registry import ClonedIds
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import Member

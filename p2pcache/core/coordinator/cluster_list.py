@@ -1,8 +1,7 @@
 """The list of a small cluster's nodes, which all of them have.
 
-Pulls begin also while no tracker is active, of models of which it told nobody. Nodes with equal lists agree then who
-reads what. In a large cluster each newcomer would cost a message to everybody, so nodes have no list there, and such
-pulls wait for the next tracker.
+Pulls also begin while no tracker is active. Nodes with equal lists agree then who reads what. In a large cluster each
+newcomer would cost a message to everybody, so nodes have no list there, and such pulls wait for the next tracker.
 """
 
 from collections.abc import Iterable, Mapping

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from p2pcache.core.membership.settings import LARGEST_CLUSTER
 from p2pcache.core.settings import SwarmSettings
 
 # -- what one message may ask for --
@@ -14,8 +13,6 @@ MAX_MEMBER_BYTES = 128 << 20
 SWARM_BYTES = 20_000  # of a swarm, however small
 RUN_SETS = 5  # of a swarm and one member, each with a bit for each run
 NAMED_BYTES = 100  # of an awaited node
-MAX_AWAITED = 2 * LARGEST_CLUSTER  # nodes of one swarm
-MAX_LISTED_LEASES = 256  # a node works on a handful
 MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 
 # -- a tracker that stood still --
@@ -44,7 +41,7 @@ class TenureSettings:
 
     ttl_s: float = 10.0  # no longer than agents need to notice that a tracker is silent
     renew_s: float = 3.0  # three renewals may fail before the tenure is over
-    retry_s: float = 0.5  # after a call that failed
-    look_s: float = 1.0  # a standby's reads: what a takeover may be late
-    grace_s: float = 3.0  # after the end, until a holder that can't renew sends its members away
+    look_s: float = (
+        1.0  # between a standby's reads, and after a failed call: what a takeover may be late
+    )
     margin_s: float = 1.0  # that the holder stops early: the rates of clocks may differ by a tenth

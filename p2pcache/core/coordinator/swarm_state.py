@@ -7,18 +7,16 @@ from math import inf
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import OriginDoubts
-from p2pcache.core.coordinator.settings import MAX_AWAITED, MAX_LISTED_LEASES
 from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.startup_barrier import StartupBarrier
-from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
-from p2pcache.core.membership.reachability import Reachability, are_all, by_id
+from p2pcache.core.membership.reachability import DialBacks, Reachability, are_all, by_id
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.membership.settings import WITNESSES
+from p2pcache.core.membership.settings import MOST_NODES, WITNESSES
 from p2pcache.core.membership.usage_ledger import PullEnd, UsageLedger
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
@@ -57,7 +55,7 @@ class SwarmTracker:
         self.lost_runs = LostRuns(self.roster, self.book, members.heartbeat_s)
         self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
-        self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MAX_AWAITED)
+        self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MOST_NODES)
         self.scheduled = inf  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.reach, out)
         self.doubts = OriginDoubts(self.roster, self.book, self._bearer, out)
@@ -79,7 +77,7 @@ class SwarmTracker:
         if announced and node in roster:
             self._begin_anew(roster.members[node], now)
         has_list = node in roster and node not in roster.complete
-        reading = self._runs(said.leases[:MAX_LISTED_LEASES])
+        reading = self._runs(said.leases[: self._context.leases.most_in_flight])
         self._take_in(member, said, reading, now)
         if announced and self.book.keep_only(node, reading, now):
             self.lost_runs.suspect(now)
@@ -91,21 +89,28 @@ class SwarmTracker:
         record = self.roster.members.get(node)
         if record is None:
             return
-        book = self.book
-        done, failed = self._runs(said.done), self._runs(said.failed)
-        returned, mismatched = self._runs(said.returned), self._runs(said.mismatched)
-        urgent = self._runs(said.demanded[: m.MAX_DEMANDED])
+        # All of it is read before any of it is believed.
+        done, failed, returned, mismatched, urgent = map(
+            self._runs,
+            (
+                said.done,
+                said.failed,
+                said.returned,
+                said.mismatched,
+                said.demanded[: m.MAX_DEMANDED],
+            ),
+        )
         wanted = self._wanted(said.wanted)
         self._update_have(record, record.have | done, now, said.flow_s)
         if said.epoch == self._context.epoch:
-            book.on_failed(node, failed, now)
-            if book.on_returned(node, returned, now):
+            self.book.on_failed(node, failed, now)
+            if self.book.on_returned(node, returned, now):
                 self.lost_runs.suspect(now)
         if mismatched:
             self.doubts.on_wrong_reads(node, mismatched, now)
         if said.credit >= 0:
             self._set_credit(record, said.credit, wanted, now)
-        book.on_urgent(urgent)
+        self.book.on_urgent(urgent)
 
     def on_blame(self, accuser: NodeId, node: NodeId, now: float) -> None:
         """A member got bytes from another one that don't match."""
@@ -143,9 +148,7 @@ class SwarmTracker:
     def share_of(self, node: NodeId) -> float:
         """How much of the model a node has, 0 to 1."""
         record, runs = self.roster.members.get(node), self.roster.run_count
-        if record is None:
-            return 0.0
-        return record.have.bit_count() / runs if runs else 1.0
+        return 0.0 if record is None else record.have.bit_count() / runs if runs else 1.0
 
     def counts(self) -> Counter[str]:
         """What was done so far."""
@@ -166,9 +169,7 @@ class SwarmTracker:
         if self.reach.changed:
             self._on_reach_changed(now)
         if self.lost_runs.due <= now:
-            poll = m.Poll(self.digest)
-            for node in self.lost_runs.step(now):
-                self._send(node, poll)
+            self._send_all(self.lost_runs.step(now), m.Poll(self.digest))
         held = bool(self.barrier.awaited) and self.barrier.holds(now)
         self._grants = grants and not held
         if self._grants:
@@ -176,10 +177,8 @@ class SwarmTracker:
                 self.doubts.tell_hopeless()
             for node, runs in self.book.grant(now).items():
                 self._send(node, m.Grant(self.digest, self._context.epoch, tuple(runs)))
-        delta = self.roster.flush_list(now)
-        if delta is not None:
-            for node in self.roster.needy():
-                self._send(node, delta)
+        if delta := self.roster.flush_list(now):
+            self._send_all(self.roster.needy(), delta)
 
     def next_wakeup(self) -> float:
         """When `step` has something to do next."""
@@ -206,6 +205,9 @@ class SwarmTracker:
     def _send(self, node: NodeId, message: m.ToAgent) -> None:
         self._context.out.append(Send(node, message))
 
+    def _send_all(self, nodes: Iterable[NodeId], message: m.ToAgent) -> None:
+        self._context.out.extend(Send(node, message) for node in nodes)
+
     def _begin_anew(self, record: MemberRecord, now: float) -> None:
         """A member connected again, perhaps as another process: what was held against it is void."""
         if record.banned:  # it proved its bytes again: it is like a new one
@@ -216,18 +218,18 @@ class SwarmTracker:
         self.reach.acquit(record)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
-        node = member.node
+        node, count = member.node, self.roster.run_count
         fresh = node not in self.roster
-        if fresh:
-            self.barrier.on_arrival(node, now)
-        have = bitset.full(self.roster.run_count)
-        if not said.complete:
-            have = bitset.from_bytes(said.have, self.roster.run_count) if said.have else 0
-            if said.known:
-                self.barrier.expect(said.known, self._context.nodes, now)
         record = self.roster.enter(member)
         if fresh:
+            self.barrier.on_arrival(node, now)
             self.reach.review(record)
+        if said.complete:
+            have = bitset.full(count)
+        else:
+            have = bitset.from_bytes(said.have, count) if said.have else 0
+            if said.known:
+                self.barrier.expect(said.known, self._context.nodes, now)
         self.ledger.on_state(node, said, now)
         record.pulls_all = said.pulled
         if record.have & ~have:
@@ -243,7 +245,7 @@ class SwarmTracker:
         self, record: MemberRecord, have: RunSet, now: float, flow_s: float = 0.0
     ) -> None:
         node, fresh = record.node, self.roster.set_have(record, have)
-        if node in self.roster.banned:
+        if node in self.reach.lost and record.banned:
             self.book.on_banned_have(node, have, now)
         if fresh:
             if self.doubts.runs:
@@ -289,8 +291,7 @@ class SwarmTracker:
         seeks = ALL if said.pulled else 0
         if said.wanted and not said.pulled:
             seeks = self._wanted(said.wanted) or ALL
-        neighbours = self.roster.hand_out(node, self._context.members.neighbours, seeks)
-        if neighbours is not None:
+        if neighbours := self.roster.hand_out(node, self._context.members.neighbours, seeks):
             self._send(node, neighbours)
 
 
@@ -302,7 +303,7 @@ def check_state(said: m.SwarmState) -> None:
     """
     if not is_digest(said.digest):
         raise RemoteProtocolError("a swarm with a bad digest")
-    m.run_bits(said.leases[:MAX_LISTED_LEASES], said.run_count)
+    m.run_bits(said.leases, said.run_count)
     for bitmap in (b"" if said.complete else said.have, said.wanted):
         if bitmap:
             bitset.from_bytes(bitmap, said.run_count)

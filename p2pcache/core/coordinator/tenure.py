@@ -68,10 +68,7 @@ class Contender:
 
     def active_url(self, now: float) -> str:
         """Where the active tracker is; "": there is none, or it isn't known."""
-        record = self._record
-        if record is None or not record.holder or now - self._since > self._patience_s(record):
-            return ""
-        return record.url
+        return self._record.url if self._record is not None and now <= self._ends_at() else ""
 
     def next_wakeup(self) -> float:
         """When `next_call` has something to do next; never while a call is under way."""
@@ -81,14 +78,15 @@ class Contender:
         """The call that is due; None: none is, or one is under way."""
         if now < self._due:
             return None
-        if self.active and now >= self._until + self._settings.grace_s:
-            self._step_down()  # agents do better with another tracker, or with none
+        if self.active and now >= self._until + self._settings.margin_s:
+            self._step_down()  # another one may take over: agents do better with that one, or with none
         self._due = inf
-        if self._seen and self.active:
-            return self._write(self.generation, now)
-        if self._seen and self._is_free(now):
-            return self._write(max(self.highest + 1, self._first), now)
-        return Look()
+        if not self._seen or not (self.active or self._is_free(now)):
+            return Look()
+        generation = self.generation if self.active else max(self.highest + 1, self._first)
+        self._renewal += 1
+        self._began[self._renewal] = now
+        return Write(self._record_of(self._holder, self._url, generation), self._version)
 
     def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
         """The store answered a `Look`: the record and its version, or None."""
@@ -116,7 +114,7 @@ class Contender:
 
     def on_failed(self, now: float) -> None:
         """A call failed; a write may have been taken, or may be later."""
-        self._due = now + self._settings.retry_s
+        self._due = now + self._settings.look_s
 
     def resign(self) -> Write | None:
         """Be no contender any more. The write gives the tenure back; None: there is none to give back."""
@@ -124,17 +122,13 @@ class Contender:
         if not self.active:
             return None
         self._step_down()
-        given = TenureRecord("", "", self.generation, self._renewal + 1, self._settings.ttl_s)
-        return Write(given, self._version)
+        self._renewal += 1
+        return Write(self._record_of("", "", self.generation), self._version)
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _write(self, generation: int, now: float) -> Write:
-        self._renewal += 1
-        self._began[self._renewal] = now
-        ttl_s = self._settings.ttl_s
-        record = TenureRecord(self._holder, self._url, generation, self._renewal, ttl_s)
-        return Write(record, self._version)
+    def _record_of(self, holder: str, url: str, generation: int) -> TenureRecord:
+        return TenureRecord(holder, url, generation, self._renewal, self._settings.ttl_s)
 
     def _on_ours(self, record: TenureRecord, now: float) -> None:
         """The store has a record that we wrote: this one."""
@@ -149,11 +143,12 @@ class Contender:
         self._began.clear()
 
     def _is_free(self, now: float) -> bool:
-        """Whether the record's tenure is over, or there is none."""
-        record = self._record
-        if record is None or record.holder in ("", self._holder):
-            return True
-        return now - self._since >= self._patience_s(record)
+        """Whether the record's tenure is over or ours, or there is none."""
+        ours = self._record is not None and self._record.holder == self._holder
+        return ours or now >= self._ends_at()
 
-    def _patience_s(self, record: TenureRecord) -> float:
-        return max(record.ttl_s, self._settings.ttl_s)
+    def _ends_at(self) -> float:
+        """When another one may take over; -inf: nobody has a tenure."""
+        if self._record is None or not self._record.holder:
+            return -inf
+        return self._since + max(self._record.ttl_s, self._settings.ttl_s)

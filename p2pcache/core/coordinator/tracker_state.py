@@ -13,7 +13,6 @@ from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.settings import (
     HOLD_S,
-    MAX_AWAITED,
     MAX_MEMBER_BYTES,
     NAMED_BYTES,
     RUN_SETS,
@@ -21,11 +20,12 @@ from p2pcache.core.coordinator.settings import (
     SWARMS_AT_ONCE,
 )
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
-from p2pcache.core.membership.dialback import Dial, DialBacks
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
+from p2pcache.core.membership.reachability import Dial, DialBacks
 from p2pcache.core.membership.registry import Node, Registry
 from p2pcache.core.membership.replica_placement import ReplicaPlacement
+from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.silence import doubt_s
@@ -65,7 +65,6 @@ class TrackerState:
         self._context = TrackerContext(
             epoch, members, leases, self.registry.nodes, self.dials, self._out
         )
-        self._undialled: set[NodeId] = set()  # people were told that their dials fail
         self._cluster = ClusterList(self._out)
         self._listens_until = -inf  # it grants nothing before
         self._origin = origin
@@ -111,10 +110,10 @@ class TrackerState:
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
         """A member's connection broke; it may come back within the grace period."""
-        record = self.registry.on_disconnected(node, now)
-        for digest in sorted(record.digests) if record is not None else ():
-            self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
-            self._turns[digest] = None
+        if record := self.registry.on_disconnected(node, now):
+            for digest in sorted(record.digests):
+                self.swarms[digest].book.set_credit(node, 0)  # what it reads goes on
+                self._turns[digest] = None
         return self._outputs(now)
 
     def on_stood_still(self, now: float) -> None:
@@ -128,8 +127,7 @@ class TrackerState:
 
     def on_witness_report(self, asked: ReadRun, report: WitnessReport, now: float) -> list[Output]:
         """A `ReadRun` has ended."""
-        swarm = self.swarms.get(asked.digest)
-        if swarm is not None:
+        if swarm := self.swarms.get(asked.digest):
             swarm.doubts.on_witness_report(asked.node, asked.run, report, now)
             self._turns[asked.digest] = None
         return self._outputs(now)
@@ -165,8 +163,10 @@ class TrackerState:
 
     def unreached(self) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
-        lost = (swarm.reach.lost - swarm.roster.banned for swarm in self.swarms.values())
-        return self._undialled.union(*lost)
+        found = {node for node, record in self.registry.nodes.items() if record.undialled}
+        for swarm in self.swarms.values():
+            found |= swarm.reach.lost - swarm.roster.banned if swarm.reach.lost else set()
+        return found
 
     def check(self) -> None:
         """Assert the invariants, here and in all parts. O(everything)."""
@@ -193,10 +193,9 @@ class TrackerState:
 
     def on_warming(self, node: NodeId, digest: str) -> None:
         """A member began to fetch a model that it was told to; its next heartbeat says so, too."""
-        if node in self.registry.nodes and digest in self.registry.nodes[node].digests:
-            roster = self.swarms[digest].roster
-            roster.members[node].pulls_all = True
-            roster.set_have(roster.members[node], roster.members[node].have)
+        if digest in self.swarms and (record := self.swarms[digest].roster.members.get(node)):
+            record.pulls_all = True
+            self.swarms[digest].roster.set_have(record, record.have)
 
     # -- inside ------------------------------------------------------------------------------------
 
@@ -220,13 +219,14 @@ class TrackerState:
         """Tell swarms of which members something else is thought."""
         changed, self.dials.changed = sorted(self.dials.changed), set()
         for node in changed:
-            record = self.registry.nodes.get(node)
+            if (record := self.registry.nodes.get(node)) is None:
+                continue
             if self.dials.reach(node) is not Reach.UNREACHABLE:
-                self._undialled.discard(node)
-            elif record is not None and record.connected and node not in self._undialled:
-                self._undialled.add(node)
+                record.undialled = False
+            elif record.connected and not record.undialled:
+                record.undialled = True
                 self._out.append(Notice(Event.UNREACHED, node))
-            for digest in sorted(record.digests) if record is not None else ():
+            for digest in sorted(record.digests):
                 swarm = self.swarms[digest]
                 swarm.reach.review(swarm.roster.members[node])
                 self._turns[digest] = None
@@ -237,10 +237,11 @@ class TrackerState:
         if node not in self.registry.nodes:
             self._out.append(Notice(Event.JOINED, node))
         record = self.registry.on_announced(node, said, now)
-        beat_s, ttl_s = self._context.members.heartbeat_s, self._context.leases.ttl_s
-        fenced = bool(self.may_grant)
-        doubt = doubt_s(len(self.registry.nodes)) if fenced else 0.0
-        settled = m.Settled(self.epoch, self._origin, beat_s, ttl_s, fenced, doubt)
+        fenced = self.may_grant is not None
+        settled = m.Settled(
+            self.epoch, self._origin, self._context.members.heartbeat_s, self._context.leases.ttl_s,
+            fenced, doubt_s(len(self.registry.nodes)) if fenced else 0.0,
+        )  # fmt: skip
         self._out.append(Send(node, settled))
         if fenced:
             self._cluster.tell_all(node, self.registry.nodes)
@@ -258,12 +259,12 @@ class TrackerState:
     ) -> None:
         """A member told of some swarms; of many, the first ones are taken in, and the rest when others had a turn."""
         waiting = record.waiting  # of earlier lists: leases in this one are to be renewed before
-        for said in states[:SWARMS_AT_ONCE]:
-            _, before = waiting.pop(said.digest, (said, False))
-            self._take_in(record, said, now, announced=announced or before)
-        for said in states[SWARMS_AT_ONCE : m.MAX_TOLD]:
+        for place, said in enumerate(states[: m.MAX_TOLD]):
             _, before = waiting.get(said.digest, (said, False))
-            if said.digest in waiting or len(waiting) < m.MAX_TOLD:
+            if place < SWARMS_AT_ONCE:
+                waiting.pop(said.digest, None)
+                self._take_in(record, said, now, announced=announced or before)
+            elif said.digest in waiting or len(waiting) < m.MAX_TOLD:
                 waiting[said.digest] = said, announced or before  # it keeps its place
         if waiting:
             self._turns[record.member.node] = None
@@ -273,17 +274,14 @@ class TrackerState:
         if isinstance(what, str):
             if what in self.swarms:
                 self._settle(self.swarms[what], now)
-            return
-        record = self.registry.nodes.get(what)
-        if record is None or not record.waiting:
-            return
-        try:
-            self._take_in_waiting(record, next(iter(record.waiting)), now)
-        except RemoteProtocolError as error:
-            record.waiting.clear()
-            self._out.append(Close(what, str(error)))
-        if record.waiting:
-            self._turns[what] = None
+        elif (record := self.registry.nodes.get(what)) and record.waiting:
+            try:
+                self._take_in_waiting(record, next(iter(record.waiting)), now)
+            except RemoteProtocolError as error:
+                record.waiting.clear()
+                self._out.append(Close(what, str(error)))
+            if record.waiting:
+                self._turns[what] = None
 
     def _take_in_waiting(self, record: Node, digest: str, now: float) -> None:
         """Take in what a member told of a swarm, if that waits."""
@@ -302,8 +300,7 @@ class TrackerState:
     def _on_swarm(
         self, node: NodeId, message: m.LeaseReport | m.Stuck | m.Blame, now: float
     ) -> None:
-        swarm = self.swarms.get(message.digest)
-        if swarm is None:
+        if (swarm := self.swarms.get(message.digest)) is None:
             return
         match message:
             case m.LeaseReport():
@@ -317,12 +314,10 @@ class TrackerState:
 
     def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
         """A member told how a pull ended. Nothing is decided by it."""
-        end = PullEnd.FAILED if said.code else PullEnd.COMPLETE
-        if said.code == Cancelled.exit_code:
-            end = PullEnd.CANCELLED
+        ends = {0: PullEnd.COMPLETE, Cancelled.exit_code: PullEnd.CANCELLED}
         swarm = self.swarms.get(said.digest)
         share = swarm.share_of(node) if swarm is not None else 0.0
-        self._out.append(PullEnded(node, said, end, share))
+        self._out.append(PullEnded(node, said, ends.get(said.code, PullEnd.FAILED), share))
 
     def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
         """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
@@ -336,7 +331,7 @@ class TrackerState:
             remembered = self._remembered.pop(said.digest, set()) - self.registry.nodes.keys()
             swarm = SwarmTracker(said.digest, said.run_count, self._context, now, remembered)
             self.swarms[said.digest] = swarm
-        named = NAMED_BYTES * len(said.known[:MAX_AWAITED]) if now < swarm.barrier.until else 0
+        named = NAMED_BYTES * len(said.known[:MOST_NODES]) if now < swarm.barrier.until else 0
         record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8, named)
         while record.cost_bytes > MAX_MEMBER_BYTES and len(record.digests) > 1:
             self._leave(record, next(iter(record.digests)), now)  # it told of it the longest ago

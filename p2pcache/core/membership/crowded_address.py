@@ -20,9 +20,8 @@ def crowd_of(address: str) -> str:
         return address
     if isinstance(parsed, ipaddress.IPv4Address):
         return address
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((parsed, _SUBNET), strict=False))
+    mapped = parsed.ipv4_mapped
+    return str(mapped or ipaddress.ip_network((parsed, _SUBNET), strict=False))
 
 
 def oldest_of_the_crowd(guests: Iterable[T], crowd: Callable[[T], str]) -> T | None:

@@ -1,7 +1,4 @@
-"""All that the tracker knows of one member of one swarm: one record, which is dropped when the member leaves.
-
-Whether the tracker could dial a node holds over all swarms, and is known to `dialback`.
-"""
+"""All that the tracker knows of one member of one swarm until it leaves. Dials hold over all (`reachability`)."""
 
 from dataclasses import dataclass, field
 from enum import Enum, auto

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.usage_ledger import PullEnd
 from p2pcache.core.protocol import messages as m
 from p2pcache.ids import NodeId, RunIndex

@@ -6,7 +6,7 @@ from math import inf
 
 from msgspec.structs import replace
 
-from p2pcache.core.membership.settings import MOST_DEPARTED, MOST_REPLACED
+from p2pcache.core.membership.settings import MOST_NODES, MOST_REPLACED
 from p2pcache.core.protocol.messages import Announce, Heartbeat, Member, SwarmState
 from p2pcache.core.settings import MemberSettings
 from p2pcache.ids import NodeId
@@ -25,13 +25,13 @@ class Node:
     beat: Heartbeat = _SILENT  # the last one, without what it says of swarms and pulls
     room_bytes: int = 0  # what it can give to parts that it is ordered to keep
     connected: bool = True
+    undialled: bool = False  # people were told that its dials fail
     gone_at: float = inf
     lost: bool = False  # it went without a goodbye
     # Swarms that it is in, the one that it told of the longest ago in front, and the bytes that each costs here.
     digests: dict[str, int] = field(default_factory=dict)
     cost_bytes: int = 0  # their sum
-    # States of swarms that it told of in a long list and that are yet to be taken in, `MAX_TOLD` at most; and whether
-    # it announced them.
+    # States from a long list that are yet to be taken in, `MAX_TOLD` at most; and whether it announced them.
     waiting: dict[str, tuple[SwarmState, bool]] = field(default_factory=dict)
 
     def charge(self, digest: str, cost: int, more: int) -> None:
@@ -49,7 +49,7 @@ class Registry:
 
     def __init__(self, settings: MemberSettings) -> None:
         self.nodes: dict[NodeId, Node] = {}
-        self.departed: OrderedDict[NodeId, Node] = OrderedDict()  # within `REMEMBERED_S`
+        self.departed: OrderedDict[NodeId, Node] = OrderedDict()
         self.joined = self.left = self.lost = 0  # members, since the start
         self.look_at = inf  # when `expired` has something to do
         self._settings = settings
@@ -81,14 +81,12 @@ class Registry:
     def on_heartbeat(self, node: NodeId, said: Heartbeat) -> None:
         """Take over what a heartbeat says about the node itself; a short one doesn't say all."""
         record = self.nodes[node]
-        before = record.beat
         record.room_bytes = said.room_bytes or record.room_bytes
-        if not (said.free_bytes or said.cached_bytes):
-            said = replace(
-                said, free_bytes=before.free_bytes, cached_bytes=before.cached_bytes,
-                quota_bytes=before.quota_bytes,
-            )  # fmt: skip
-        record.beat = replace(said, swarms=(), ended=())
+        disk = said if said.free_bytes or said.cached_bytes else record.beat
+        record.beat = replace(
+            said, swarms=(), ended=(),
+            free_bytes=disk.free_bytes, cached_bytes=disk.cached_bytes, quota_bytes=disk.quota_bytes,
+        )  # fmt: skip
 
     def on_disconnected(self, node: NodeId, now: float) -> Node | None:
         """A member's connection broke: it has `reconnect_grace_s` to come back."""
@@ -108,7 +106,7 @@ class Registry:
             self.departed[node] = record
             self.lost += lost
             self.left += not lost
-            if len(self.departed) > MOST_DEPARTED:
+            if len(self.departed) > MOST_NODES:
                 self.departed.popitem(last=False)
         return record
 
@@ -122,11 +120,9 @@ class Registry:
         """Members whose time is over, the first one in front; the caller forgets them. O(members), but seldom."""
         if now < self.look_at:
             return []
-        over = sorted((one.expires, node) for node, one in self.nodes.items() if one.expires <= now)
-        self.look_at = min(
-            (e for one in self.nodes.values() if (e := one.expires) > now), default=inf
-        )
-        return [node for _, node in over]
+        ends = sorted((one.expires, node) for node, one in self.nodes.items())
+        self.look_at = next((end for end, _ in ends if end > now), inf)
+        return [node for end, node in ends if end <= now]
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -139,18 +135,14 @@ class Registry:
 
 
 class ClonedIds:
-    """Which of two live agents with one node id may be a member.
+    """Which of two live agents with one node id, from a copied machine image or cache, may be a member.
 
-    A machine image, or a cache, that was copied gives two agents one id. Each would end the other's connection for
-    ever. A restarted agent must take the place of its dead process at once, though, and no tracker can tell a dead
-    process from a live one behind a connection that is still open. But a process that was replaced and comes back
-    lives: then there are two, and the one that came back is refused.
-
-    Each process draws a random number at its start. 0 stands for a release that draws none: it is always let in.
+    Each would end the other's connection for ever. A restarted agent must take the place of its dead process at once,
+    and no tracker can tell that from a live one behind an open connection. But a process that was replaced and comes
+    back lives, so it is refused. Each process draws a number at its start; 0 stands for a release that draws none.
     """
 
     def __init__(self) -> None:
-        """No member yet."""
         self._processes: dict[NodeId, deque[int]] = {}  # that had each id; the last one is a member
 
     def admit(self, node: NodeId, instance: int) -> bool:

@@ -21,9 +21,8 @@ class ReplicaPlacement(NamedTuple):
     @classmethod
     def among(cls, roster: Roster | None, nodes: Mapping[NodeId, Node]) -> "ReplicaPlacement":
         """The situation, of the model's members (None: there are none) and the cluster's."""
-        complete = frozenset(roster.complete if roster is not None else ())
-        pulling = roster.pulling if roster is not None else set()
-        holders = {n: nodes[n] for n in sorted(complete | pulling)}
+        complete = frozenset(roster.complete if roster else ())
+        holders = {n: nodes[n] for n in sorted(complete | (roster.pulling if roster else set()))}
         rest = {n: r for n, r in sorted(nodes.items()) if r.connected and n not in holders}
         others = {n: r for n, r in rest.items() if r.said.warms}
         return cls(complete, holders, others, len(rest) - len(others))

@@ -26,8 +26,8 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class Roster:
     """The members of one swarm, and indexes over their records.
 
-    Invariants: `banned` holds exactly the banned members, `_usual` all others: `complete` those of them that have every
-    run, `_parts` those that have some and don't fetch the whole, `_racks` each in its rack.
+    Invariants: `_usual` holds all members that aren't banned, `complete` those of them that have every run, `_parts`
+    those that have some and don't fetch the whole, `_racks` each in its rack.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -36,7 +36,6 @@ class Roster:
         self.run_count = run_count
         self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
         self.complete = SampledSet()
-        self.banned: set[NodeId] = set()
         self.version = 0
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
@@ -62,14 +61,13 @@ class Roster:
     def enter(self, member: Member) -> MemberRecord:
         """A node takes part, or has moved to another address; returns its record."""
         record = self.members.get(member.node)
-        if record is not None and record.member == member:
-            return record
-        self._news[member.node] = member
-        if record is None:
-            record = self.members[member.node] = MemberRecord(member)
-        else:
+        if record is not None:
+            if record.member == member:
+                return record
             self._unindex(record)
-            record.move(member)
+        record = record or MemberRecord(member)
+        record.move(member)
+        self.members[member.node], self._news[member.node] = record, member
         if not record.banned:
             self._index(record)
         return record
@@ -77,14 +75,12 @@ class Roster:
     def remove(self, node: NodeId) -> None:
         """A node takes part no longer: its record is dropped."""
         self._unindex(self.members.pop(node))
-        self.banned.discard(node)
         self._news[node] = None
 
     def ban(self, record: MemberRecord) -> None:
         """A member sends wrong bytes: nobody is sent to it, and what it has doesn't count."""
         self._unindex(record)
         record.verdict_until = inf
-        self.banned.add(record.node)
 
     # -- what they have ------------------------------------------------------------------------------
 
@@ -92,17 +88,15 @@ class Roster:
         """A member said what it has; returns the runs that count and that it didn't have before."""
         fresh = have & ~record.have
         record.have = have
-        if record.node in self.banned:
+        if record.node not in self._usual:  # it is banned
             return 0
         self._index_have(record)
         return fresh
 
-    def _index_have(self, record: MemberRecord) -> None:
-        whole = record.have == self._full_set
-        part = bool(record.have) and not whole and not record.pulls_all
-        for group, belongs in ((self.complete, whole), (self._parts, part)):
-            change = group.add if belongs else group.discard
-            change(record.node)
+    @property
+    def banned(self) -> set[NodeId]:
+        """Members that sent wrong bytes. O(members)."""
+        return {node for node, record in self.members.items() if record.banned}
 
     @property
     def pulling(self) -> set[NodeId]:
@@ -196,7 +190,6 @@ class Roster:
         for node, record in self.members.items():
             record.check()
             assert record.node == node
-        assert self.banned == {node for node, record in self.members.items() if record.banned}
         usual = self.members.keys() - self.banned
         assert set(self._usual) == usual
         full = {node for node in usual if self.members[node].have == self._full_set}
@@ -215,8 +208,7 @@ class Roster:
     def _neighbours(self, record: MemberRecord, count: int) -> list[NodeId]:
         """Members to dial, in order of preference: of the same rack, complete ones, far ones.
 
-        Each node that enters gets at least one member that was there before it, so the graph of all nodes that ever
-        entered is connected.
+        Each node gets at least one that was there before it, so the graph of all that ever entered is connected.
         """
         everyone, rack = self._usual, self._racks.get(record.place, SampledSet())
         chosen = {record.node: None}
@@ -255,13 +247,22 @@ class Roster:
         for node in chosen:
             left &= ~self.members[node].delivers
         holders = [self.members[node] for node in self._parts.draw(self._rng, len(self._parts))]
-        for holder in sorted(holders, key=lambda one: _distance(record.place, one.place)):
+        site = record.member.site
+        holders.sort(key=lambda one: (one.place != record.place, one.member.site != site))
+        for holder in holders:
             if not left or len(found) >= MOST_HOLDERS:
                 break
             if holder is not record and holder.delivers & left:
                 left &= ~holder.delivers
                 found.append(holder.node)
         return found
+
+    def _index_have(self, record: MemberRecord) -> None:
+        whole = record.have == self._full_set
+        part = bool(record.have) and not whole and not record.pulls_all
+        for group, belongs in ((self.complete, whole), (self._parts, part)):
+            change = group.add if belongs else group.discard
+            change(record.node)
 
     def _index(self, record: MemberRecord) -> None:
         node, place = record.node, record.place
@@ -273,16 +274,10 @@ class Roster:
 
     def _unindex(self, record: MemberRecord) -> None:
         node, place = record.node, record.place
-        self._usual.discard(node)
-        self.complete.discard(node)
-        self._parts.discard(node)
+        for group in (self._usual, self.complete, self._parts):
+            group.discard(node)
         if rack := self._racks.get(place):
             rack.discard(node)
             if not rack:
                 del self._racks[place]
                 self._seated.pop(place, None)
-
-
-def _distance(one: Place, other: Place) -> int:
-    """0 in the same rack, 1 in the same site, 2 elsewhere."""
-    return 0 if one == other else 1 if one[0] == other[0] else 2

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 
 class SampledSet:
-    """Members in a list, from which the dice draw, and their positions in a dict, for removal.
+    """Members in a list, from which the dice draw, and the place of each, for removal.
 
     Invariant: `_position[_items[i]] == i` for each i, and nothing else is in `_position`.
     """
@@ -34,10 +34,7 @@ class SampledSet:
     def discard(self, member: int) -> None:
         """Remove a member; no effect if it isn't there."""
         position = self._position.pop(member, None)
-        if position is None:
-            return
-        last = self._items.pop()
-        if last != member:
+        if position is not None and (last := self._items.pop()) != member:
             self._items[position] = last
             self._position[last] = position
 
@@ -47,5 +44,4 @@ class SampledSet:
 
     def check(self) -> None:
         """Assert the invariant."""
-        assert len(self._items) == len(self._position)
-        assert all(self._position[member] == i for i, member in enumerate(self._items))
+        assert self._position == {member: i for i, member in enumerate(self._items)}

@@ -1,6 +1,8 @@
 """Thresholds of the membership room that no operator tunes; `core.settings.MemberSettings` has the others."""
 
-LARGEST_CLUSTER = 10_000  # nodes that are supported
+MOST_NODES = (
+    20_000  # of which something is kept, gone ones too: twice the largest cluster that is supported
+)
 # Members that must say the same of a node or of a run: one alone may lie, have bad memory, be cut off or leave. A dial
 # that failed counts as a complaint.
 WITNESSES = 2
@@ -18,13 +20,12 @@ MOST_HOLDERS = 256  # of parts, beside them: each is one connection more while a
 # Dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves. Some 600 are under way.
 RATE = 500.0
 BURST_S = 0.125  # of that rate at once, after a pause
-LEAST_PAUSE_S = 2.0  # between two dials of one node, whatever it announces: longer than a dial
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
 # Without an answer other nodes get the leases; a node that answers later has lost nothing. A fast reader would
 # take dozens of runs in the time of a whole dial.
 DOUBT_AFTER_S = 0.05
-# A node that failed is tried again, as somebody may have opened the port; after twice as long each time, up to eleven
-# minutes.
+# Between two dials of one node, whatever it announces. One that failed is tried again, as somebody may have opened the
+# port: after twice as long each time, up to eleven minutes.
 AGAIN_S = 5.0
 LAST_AGAIN_S = 640.0
 # A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
@@ -33,8 +34,5 @@ DISBELIEVED = 0.8
 # How long complaints count: nobody mends a firewall sooner, and a partition may heal.
 VERDICT_S = 60.0
 
-# -- what is remembered --
 REMEMBERED_S = 3600.0  # nodes that are gone: somebody who looks within the hour sees which
-MOST_DEPARTED = LARGEST_CLUSTER  # nodes that are gone
 MOST_REPLACED = 16  # processes of one id
-MAX_FIGURES = 2 * LARGEST_CLUSTER  # nodes whose figures are kept for a model, departed ones too

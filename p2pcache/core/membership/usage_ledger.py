@@ -3,11 +3,10 @@
 Nothing is decided by these figures: a member that lies about them misleads a screen, no more.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from p2pcache.core.membership.settings import MAX_FIGURES
+from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.core.protocol.messages import EndedPull, SwarmState
 from p2pcache.ids import NodeId, Ref, is_spelling_of, spelled
 
@@ -21,9 +20,8 @@ class Taken(NamedTuple):
 
     def since(self, before: "Taken") -> "Taken":
         """By how much totals grew; one that shrank is that of a new process."""
-        return Taken(
-            *(now - was if now >= was else now for was, now in zip(before, self, strict=True))
-        )
+        pairs = zip(self, before, strict=True)
+        return Taken(*(now - was if now >= was else now for now, was in pairs))
 
     def with_more(self, more: "Taken") -> "Taken":
         """Both together."""
@@ -40,8 +38,7 @@ class PullEnd(StrEnum):
     LOST = "lost"  # its node fell silent
 
 
-@dataclass(slots=True, frozen=True)
-class RunningPull:
+class RunningPull(NamedTuple):
     """A member fetches all of a model."""
 
     since: float  # when the tracker heard of it, seconds
@@ -54,10 +51,7 @@ class RunningPull:
 
 
 class UsageLedger:
-    """Bytes that one model's members took, by source, since the first of them came.
-
-    Members tell totals since their start; the ledger adds up what they grew by.
-    """
+    """Bytes that one model's members took, by source: the sum of what each one's totals grew by."""
 
     def __init__(self, digest: str) -> None:
         self.pulls: dict[NodeId, RunningPull] = {}
@@ -66,7 +60,7 @@ class UsageLedger:
         self.taken = Taken()
         self.moved = Taken()  # of that: what came since its taker told its first figures
         self._digest = digest
-        self._last: dict[NodeId, Taken] = {}
+        self._last: dict[NodeId, Taken] = {}  # also of members that left, and may come back
         self._said: dict[NodeId, str] = {}  # the ref that each member told last
 
     @property
@@ -81,10 +75,15 @@ class UsageLedger:
 
     def on_state(self, node: NodeId, said: SwarmState, now: float) -> None:
         """A member tells of itself."""
-        if self._said.get(node) != said.label:
-            self._said[node] = said.label
-            self._name(said.label)
-        self._add(node, said)
+        label = said.label
+        if label != self._said.get(node):
+            self._said[node] = label
+            # Not all members know its capitals, which sort before small letters.
+            same = label.lower() == self.label.lower()
+            self.label = min(label, self.label) if same else label or self.label
+        self.total_bytes = said.total_bytes or self.total_bytes
+        if len(said.taken) >= len(Taken._fields):
+            self._add(node, Taken(*said.taken))
         if not said.pulled or said.complete:
             self.pulls.pop(node, None)
         elif node not in self.pulls:
@@ -103,22 +102,11 @@ class UsageLedger:
         """What a member took."""
         return self._last.get(node, Taken())
 
-    def _name(self, label: str) -> None:
-        if label.lower() == self.label.lower():
-            # Not all members know its capitals, which sort before small letters.
-            self.label = min(label, self.label)
-        else:
-            self.label = label or self.label
-
-    def _add(self, node: NodeId, said: SwarmState) -> None:
-        self.total_bytes = said.total_bytes or self.total_bytes
-        if len(said.taken) < len(Taken._fields):
-            return
-        now = Taken(*said.taken)
+    def _add(self, node: NodeId, now: Taken) -> None:
         grown = now.since(self.taken_by(node))
         self.taken = self.taken.with_more(grown)
         if node in self._last:
             self.moved = self.moved.with_more(grown)
-        elif len(self._last) >= MAX_FIGURES:
+        elif len(self._last) >= MOST_NODES:
             self._last.pop(next(iter(self._last)))
         self._last[node] = now

@@ -5,8 +5,8 @@ from typing import Any
 
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Close, Output, ReadRun, Send
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.silence import DOUBT_S

@@ -9,6 +9,7 @@ import pytest
 from p2pcache.core import bitset
 from p2pcache.core.coordinator import settings
 from p2pcache.core.membership.outputs import Close, Send
+from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
@@ -235,7 +236,7 @@ def test_named_nodes_are_awaited_up_to_a_number() -> None:
     for part in range(4):
         first = (1 << 40) + part * 15_000
         world.say(1, m.Enter(state(credit=1, known=tuple(range(first, first + 15_000)))))
-    assert len(world.tracking.swarms[X].barrier.awaited) == settings.MAX_AWAITED
+    assert len(world.tracking.swarms[X].barrier.awaited) == MOST_NODES
     record = world.tracking.registry.nodes[1]
     assert record.cost_bytes > 60_000 * settings.NAMED_BYTES
     world.wait(world.tracking.swarms[X].barrier.until - world.now, alive=(1,))

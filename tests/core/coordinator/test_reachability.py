@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from p2pcache.core import bitset
-from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Event, Notice
-from p2pcache.core.membership.settings import VERDICT_S
+from p2pcache.core.membership.reachability import Dial
+from p2pcache.core.membership.settings import AGAIN_S, VERDICT_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
@@ -50,8 +50,8 @@ def test_people_hear_of_it_even_if_it_was_away_when_its_dial_failed() -> None:
     assert not answer(world, 1, reached=True)
     world.take(world.tracking.on_disconnected(2, world.now))
     assert Notice(Event.UNREACHED, 2) not in answer(world, 2, reached=False)
-    world.wait(2.0, alive=(1,))
     world.announce(2)
+    world.wait(AGAIN_S, alive=(1, 2))
     assert Notice(Event.UNREACHED, 2) in answer(world, 2, reached=False)
 
 
@@ -125,7 +125,7 @@ def test_what_only_an_unreached_node_has_is_read_again() -> None:
 
 
 def test_one_complaint_is_enough_where_the_tracker_dialled_in_vain() -> None:
-    """The tracker believes its own dials only where it reaches as many; here it is right about one of two."""
+    """The dial must have been to the node of which the other one complains."""
     for failed, believed in ((1, True), (5, False)):
         world = World()
         world.join(1, have=1, credit=0)

@@ -125,11 +125,11 @@ def test_a_frozen_holder_may_not_act_when_it_goes_on_and_finds_its_generation_ol
 def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
     one = contender()
     taken(one)
-    write = renewed(one, 11.0)
-    assert not one.may_act(11.0)
-    one.on_conflict(11.0)
-    assert one.next_call(11.0) == Look()
-    one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 11.0)
+    write = renewed(one, 9.5)
+    assert not one.may_act(9.5)
+    one.on_conflict(9.5)
+    assert one.next_call(9.5) == Look()
+    one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 9.5)
     assert not one.active
     assert write.expect == "v1"
 
@@ -137,10 +137,10 @@ def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
 def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:
     one = contender()
     taken(one)
-    write = renewed(one, 11.9)
-    assert not one.may_act(11.9)
-    one.on_written(write, "v2", 11.9)
-    assert one.may_act(11.9)
+    write = renewed(one, 9.9)
+    assert not one.may_act(9.9)
+    one.on_written(write, "v2", 9.9)
+    assert one.may_act(9.9)
     assert one.generation == 1
 
 
@@ -149,11 +149,11 @@ def test_a_write_whose_answer_was_lost_counts_from_its_beginning() -> None:
     taken(one)
     lost = renewed(one, 3.0)
     one.on_failed(5.5)
-    again = renewed(one, 6.0)
+    again = renewed(one, 6.5)
     assert again.expect == "v1"
-    one.on_conflict(6.1)
-    assert one.next_call(6.1) == Look()
-    one.on_seen((lost.record, "v2"), 6.2)
+    one.on_conflict(6.6)
+    assert one.next_call(6.6) == Look()
+    one.on_seen((lost.record, "v2"), 6.7)
     assert one.active
     assert one.may_act(11.9)
     assert not one.may_act(12.0)
@@ -166,10 +166,10 @@ def test_a_takeover_whose_answer_was_lost_is_found_by_the_next_look() -> None:
     lost = renewed(one, 0.0)
     one.on_failed(2.5)
     assert not one.may_act(2.5)
-    renewed(one, 3.0)
-    one.on_conflict(3.0)
-    assert one.next_call(3.0) == Look()
-    one.on_seen((lost.record, "v1"), 3.0)
+    renewed(one, 3.5)
+    one.on_conflict(3.5)
+    assert one.next_call(3.5) == Look()
+    one.on_seen((lost.record, "v1"), 3.5)
     assert one.active
     assert one.may_act(8.9)
     assert not one.may_act(9.0)
@@ -192,8 +192,8 @@ def test_a_store_that_fails_is_asked_again_and_not_at_once() -> None:
     assert one.next_call(0.0) == Look()
     assert one.next_call(0.1) is None  # one call at a time
     one.on_failed(2.5)
-    assert one.next_call(2.9) is None
-    assert one.next_call(3.0) == Look()
+    assert one.next_call(3.4) is None
+    assert one.next_call(3.5) == Look()
 
 
 @pytest.mark.parametrize("data", [

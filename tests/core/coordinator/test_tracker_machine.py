@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Close, Notice, Output, PullEnded, ReadRun
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 

@@ -6,8 +6,8 @@ from typing import TypeVar
 from p2pcache.core import bitset
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
 from p2pcache.core.coordinator.tracker_state import TrackerState
-from p2pcache.core.membership.dialback import Dial
 from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 

@@ -4,9 +4,8 @@ from math import inf
 
 import pytest
 
-from p2pcache.core.membership.dialback import DialBacks
 from p2pcache.core.membership.member_record import MemberRecord, Reach
-from p2pcache.core.membership.reachability import Reachability
+from p2pcache.core.membership.reachability import DialBacks, Reachability
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol.messages import Member
 

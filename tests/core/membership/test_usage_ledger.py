@@ -56,7 +56,7 @@ def test_a_member_that_restarted_counts_from_nought() -> None:
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_ledger, "MAX_FIGURES", 3)
+    monkeypatch.setattr(usage_ledger, "MOST_NODES", 3)
     book = UsageLedger("ab" * 32)
     for node in range(10):
         book.on_state(node, said(1, 0, 0), 0.0)

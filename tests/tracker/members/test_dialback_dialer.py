@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from p2pcache.core.membership import dialback
-from p2pcache.core.membership.dialback import Dial
+from p2pcache.core.membership import reachability
 from p2pcache.core.membership.member_record import Reach
+from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.settings import DIAL_S, DOUBT_AFTER_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.members.dialback_dialer import DialbackDialer
@@ -153,7 +153,7 @@ async def doubts_of_a_busy_tracker(
     return doubted
 
 
-def answered(dials: dialback.DialBacks, node: int) -> bool:
+def answered(dials: reachability.DialBacks, node: int) -> bool:
     known = dials._nodes.get(node)
     return known is not None and node in dials._begun and not known.dial
 
@@ -219,7 +219,7 @@ async def test_an_unreachable_member_is_named_and_reads_nothing_beside_others(
 async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dialback, "LEAST_PAUSE_S", 0.02)
+    monkeypatch.setattr(reachability, "AGAIN_S", 0.02)
     caplog.set_level(logging.WARNING)
     reached, hidden = FakeAgent(1), FakeAgent(2)
     with listening() as port:

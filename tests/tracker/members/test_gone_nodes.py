@@ -7,7 +7,7 @@ import pytest
 
 from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.membership.registry import Registry
-from p2pcache.core.membership.settings import MOST_DEPARTED, REMEMBERED_S
+from p2pcache.core.membership.settings import MOST_NODES, REMEMBERED_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import MemberSettings
 from p2pcache.tracker.app import TrackerApp
@@ -65,11 +65,11 @@ def registry(count: int) -> Registry:
 
 
 def test_who_is_gone_is_remembered_for_an_hour_and_not_without_end() -> None:
-    one = registry(MOST_DEPARTED + 5)
-    for node in range(1, MOST_DEPARTED + 6):
+    one = registry(MOST_NODES + 5)
+    for node in range(1, MOST_NODES + 6):
         one.forget(node, float(node), lost=True)
     one.check()
-    assert len(one.departed) == MOST_DEPARTED
+    assert len(one.departed) == MOST_NODES
     assert 1 not in one.departed
     now = REMEMBERED_S + 5000.0
     assert min(one.departed_since(now - REMEMBERED_S)) == 5000

@@ -29,7 +29,7 @@ from tests.io.tenures.kube_leases import account, leases
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get
 
-QUICK = TenureSettings(ttl_s=1.0, renew_s=0.2, retry_s=0.1, look_s=0.1, grace_s=5.0, margin_s=0.1)
+QUICK = TenureSettings(ttl_s=1.0, renew_s=0.2, look_s=0.1, margin_s=0.1)
 WAIT_S = 20.0
 Y = "cd" * 32
 
