@@ -21,7 +21,6 @@ FOLDER = ROOT / "build" / "compiled"
 CORE = (
     "bitset",
     "download/bridge_timer",
-    "download/endgame",
     "download/in_flight",
     "download/piece_picker",
     "download/requester",

@@ -40,7 +40,7 @@ from p2pcache.io.security.tls import Tls
 
 NAMES = ("server", "client")  # of one to one; with --tls these have certificates
 SECRET = Secret(b"benchmark" * 4)
-OUTSTANDING = 6  # as SwarmSettings.outstanding_few_peers
+OUTSTANDING = 7  # as SwarmSettings.outstanding: there is one neighbour
 RAW_SLICE = 1 << 20
 BARE_SLICES = 4  # one is filled, two are hashed and written, one waits
 

@@ -23,14 +23,13 @@ class SwarmSettings:
     # Runs from the first gap on, among which the rarest is preferred. The window must hold all runs that spread at one
     # moment, or new runs wait with one or two holders until old ones are done (docs/lab/0024).
     window_runs: int = 256
-    # Requests that flow at once over all peers, one to each; the next one is sent while the last answer ends. With few
-    # flows each run arrives early and spreads early; with too few a full link's queue isn't covered (docs/lab/0024).
+    # Requests that flow at once over all peers, one to each unless they are few; the next one is sent while the last
+    # answer ends. With few flows each run arrives early and spreads early; with too few a full link's queue isn't
+    # covered (docs/lab/0024).
     outstanding: int = 7
     # Bytes requested at once over all peers. It costs no memory, since bytes wait at the sender, so it is far above
     # what large runs need to fill a fast link (docs/lab/0026).
     outstanding_bytes: int = 256 * MiB
-    # Requests to each of fewer than three neighbours: one request at a time wouldn't keep a fast link full.
-    outstanding_few_peers: int = 6
     # Further requests, to each peer and over all, up to what the link holds (its bandwidth-delay product). With the
     # others they stay under the 64 requests that a server takes on one connection (docs/lab/0015).
     ahead_per_peer: int = 40

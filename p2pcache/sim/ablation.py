@@ -51,7 +51,6 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 _SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "window": {"settings": {"window_runs": 1 << 20}},
     "bandwidth_delay": {"settings": {"ahead_per_peer": 0}},
-    "few_peers": {"settings": {"outstanding_few_peers": 1}},
     "read_concurrency": {"settings": {"origin_ahead": 0}},
     "slow_readers": {"leases": {"slow_node_ratio": 1e9}},
 }

@@ -1,21 +1,15 @@
 """Which neighbours deliver what they claim to have.
 
 A neighbour is **doubted** if it sends nothing for as long as the data plane waits for bytes, if it refuses every
-request while nothing else comes either, or if its connections end whenever something is asked of it. The runs of
-a doubted neighbour don't count: they are asked of others, are stuck if nobody else has them, and may be read from the
-origin. A doubted neighbour is asked for one run now and then, and is believed again when that run comes.
+request while nothing else comes either, or if its connection ends while it owes us a run. The runs of a doubted
+neighbour don't count: they are asked of others, are stuck if nobody else has them, and may be read from the origin. It
+is asked for one run now and then, also on a new connection, and is believed again when that run comes.
 """
 
 from math import inf
 
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.download.settings import (
-    BROKEN,
-    IDLE_REFUSALS,
-    LATELY,
-    PATIENT,
-    UNMEASURED,
-)
+from p2pcache.core.download.settings import IDLE_REFUSALS, PATIENT
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm_context import SwarmContext
@@ -37,29 +31,18 @@ class Deliveries:
         self._timing = timing
         self.came_at = -inf  # when a needed run last came
         self.in_vain: set[NodeId] = set()  # doubted nodes, connected or not
-        # Node -> connections in a row that ended while a request waited, and the last one.
-        self._broken: dict[NodeId, tuple[int, Peer]] = {}
         self.changed: dict[NodeId, bool] = {}  # since the owner read it: whether it is believed now
 
     def on_connected(self, peer: Peer) -> None:
         """A neighbour connected, perhaps one that we know."""
-        if peer.node in self.in_vain or self._broken.get(peer.node, (0, peer))[0] >= BROKEN:
+        if peer.node in self.in_vain:
             self.doubt(peer)
 
     def on_run(self, peer: Peer) -> None:
         """A run came from a neighbour."""
-        self._broken.pop(peer.node, None)
         if not peer.delivers:
             self.in_vain.discard(peer.node)
-            self._book.believe(peer)
-            self._requests.recount()
-            self.changed[peer.node] = True
-
-    def on_connection_broken(self, peer: Peer) -> None:
-        """A request ended with its connection."""
-        count, last = self._broken.get(peer.node, (0, None))
-        if last is not peer:
-            self._broken[peer.node] = count + 1, peer
+            self._set_delivers(peer, delivers=True)
 
     def doubt_refusers(self, progress_at: float, now: float) -> None:
         """Doubt neighbours that only refuse, while nothing has come for long to us or to any neighbour.
@@ -67,28 +50,28 @@ class Deliveries:
         While a swarm moves, a node is refused because others are served. A needed run last came, or came into reach,
         at `progress_at`. A neighbour that says again and again that it serves nobody has no such reason.
         """
-        settings = self._settings
-        if now < self.came_at + settings.stuck_after_s:
+        if now < self.came_at + self._settings.stuck_after_s:
             return
-        lately = now - LATELY * settings.busy_rest_s
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
-            patience_s = UNMEASURED * max(settings.owner_patience_s, peer.serves_every_s)
-            if not self._timing.is_unknown:
-                usual_s = self._timing.usual_s(across=peer.distance > 0)
-                patience_s = max(settings.stuck_after_s, PATIENT * usual_s)
+            usual_s = self._timing.usual_s(across=peer.distance > 0)
+            patience_s = max(self._settings.owner_patience_s, PATIENT * usual_s)
             due = max(peer.refused_since, progress_at) + patience_s
             if peer.idle_refusals >= IDLE_REFUSALS:
-                due = peer.refused_since + settings.stuck_after_s
-            if peer.refused_at >= lately and now >= due:
+                due = peer.refused_since + self._settings.stuck_after_s
+            # One whose rest ended long ago hasn't been asked since: we need nothing that it has.
+            if peer.rest_until + self._settings.busy_rest_s > now >= due:
                 self.doubt(peer)
 
     def doubt(self, peer: Peer) -> None:
         """A neighbour delivers nothing: it doesn't count until it sends a run."""
         if self._on.doubt and peer.delivers and self._book.peers.get(peer.node) is peer:
-            self._book.doubt(peer)
-            self._requests.recount()
             self.in_vain.add(peer.node)
-            self.changed[peer.node] = False
+            self._set_delivers(peer, delivers=False)
+
+    def _set_delivers(self, peer: Peer, *, delivers: bool) -> None:
+        self._book.on_delivers(peer, delivers=delivers)
+        self._requests.recount()
+        self.changed[peer.node] = delivers
 
     def check(self) -> None:
         """Assert the invariant."""

@@ -1,34 +1,32 @@
-"""Requests to neighbours that haven't ended, and how many more may be sent."""
+"""Requests to neighbours that haven't ended, which of them are late, and how many more may be sent."""
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from p2pcache.core import bitset
-from p2pcache.core.download.settings import FEW_PEERS, NEAR_PLACES
+from p2pcache.core.download.settings import NEAR_PLACES, REVIEW_S, VERY_LATE
+from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.errors import LocalProtocolError
-from p2pcache.ids import RunIndex
+from p2pcache.ids import RunIndex, RunSet
 
 
 @dataclass(slots=True)
 class PeerRequest:
-    """One `Request` that hasn't ended.
-
-    Attributes:
-        since: seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run
-            to end it is inf until then, and then that time less the time of an answer.
-        asked_ahead: its sender was asked for the next run already.
-    """
+    """One `Request` that hasn't ended."""
 
     peer: Peer
     run: RunIndex
     started: float
+    # Seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run to end it
+    # is inf until then, and then that time less the time of an answer.
     since: float
-    asked_ahead: bool = False
+    asked_ahead: bool = False  # its sender was asked for the next run already
 
     @property
     def waits(self) -> bool:
@@ -42,16 +40,17 @@ class Requests:
     A request to a neighbour that doesn't deliver is a probe. Its run counts as missing: others may be asked for it.
 
     Invariants (`check`): `states.requested` is exactly the runs of live requests that aren't probes; the peer of a
-    live request is a neighbour, whose `in_flight` counts its live requests; one of them at most waits for another.
+    live request is a neighbour, which owes exactly the runs of its live requests; one of them at most waits.
     """
 
-    def __init__(self, context: SwarmContext) -> None:
+    def __init__(self, context: SwarmContext, timing: RequestTiming) -> None:
         """None yet."""
         self._run_bytes = context.run_bytes
         self._states = context.states
         self._book = context.book
         self._settings = context.settings
         self._on = context.on
+        self._timing = timing
         self.halted = False  # our own disk failed: nothing more is asked for
         self._link_requests = 0  # more, for the links to all neighbours
         self._numbers = itertools.count(1)
@@ -59,15 +58,19 @@ class Requests:
         self._ending: dict[int, PeerRequest] = {}  # cancelled, or their peer is gone
         self.flowing = 0  # live ones, without probes and those that wait
         self.live_bytes = 0
+        # Runs of which the one request or read was late at the last look. Of the very late ones holders beyond a
+        # boundary may be asked, too.
+        self.late: RunSet = 0
+        self.very_late: RunSet = 0
 
     def on_sent(self, peer: Peer, run: RunIndex, now: float, *, waits: bool = False) -> int:
         """A request goes out; returns its number. It `waits` for another one to the same peer to end."""
-        number, since = next(self._numbers), math.inf if waits else now
-        self.live[number] = PeerRequest(peer, run, now, since)
+        number = next(self._numbers)
+        self.live[number] = PeerRequest(peer, run, now, math.inf if waits else now)
         self.live_bytes += self._run_bytes[run]
-        if peer.delivers:
-            self._states.requested |= 1 << run
-            self.flowing += not waits
+        peer.on_request(run, now)
+        self.late &= ~(1 << run)
+        self.recount()
         return number
 
     def recount(self) -> None:
@@ -76,19 +79,20 @@ class Requests:
         self.flowing = sum(not one.waits for one in counted)
         self._states.requested = bitset.of(one.run for one in counted)
 
-    def retire(self, number: int, now: float, answer_s: float) -> bool:
-        """A request isn't live any more; returns whether it was. The caller counts it down at its peer.
+    def retire(self, number: int, now: float, nbytes: int = 0) -> bool:
+        """A request isn't live any more, and brought so many proved bytes; returns whether it was live.
 
-        A request that waited for this one was answered as long ago as an answer usually takes, `answer_s`.
+        A request that waited for this one was answered as long ago as an answer usually takes.
         """
         request = self.live.pop(number, None)
         if request is None:
             return False
         self._ending[number] = request
         self.live_bytes -= self._run_bytes[request.run]
+        request.peer.on_request_ended(request.run, nbytes, now)
         for other in self.live.values():
             if other.peer is request.peer and other.waits:
-                other.since = now - answer_s
+                other.since = now - self._timing.answer_s
         self.recount()
         return True
 
@@ -102,6 +106,41 @@ class Requests:
         if request is None:
             raise LocalProtocolError(f"request {number} ended, but isn't in flight")
         return request
+
+    def patience_s(self, *, across: bool) -> float:
+        """Seconds after which a request is late."""
+        usual_s = self._timing.usual_s(across=across)
+        return max(self._settings.duplicate_min_s, self._settings.duplicate_after * usual_s)
+
+    def find_late(self, readings: Iterable[Reading], now: float) -> float:
+        """Find late runs; returns when to look again.
+
+        What is late across a boundary is late mostly because of it, and a second request there makes it worse.
+        """
+        under_way = [
+            (one.run, one.since, one.peer.distance > 0)
+            for one in self.live.values()
+            if one.peer.delivers
+        ]
+        under_way += [(one.run, one.started, False) for one in readings]
+        once: RunSet = 0
+        twice: RunSet = 0
+        late: RunSet = 0
+        self.very_late = 0
+        times = VERY_LATE if self._states.free else 1  # free runs will come into reach soon
+        look_at = math.inf
+        for run, since, across in under_way:
+            twice |= once & 1 << run
+            once |= 1 << run
+            patience_s = times * self.patience_s(across=across)
+            if now < since + patience_s:
+                look_at = min(look_at, since + patience_s)
+                continue
+            late |= 1 << run
+            self.very_late |= (now >= since + VERY_LATE * patience_s) << run
+        self.late = late & ~twice
+        # Another holder may come, or have a slot free.
+        return min(look_at, now + REVIEW_S) if self.late else look_at
 
     # -- how many more ------------------------------------------------------------------------
 
@@ -120,7 +159,7 @@ class Requests:
         Behind a thin uplink a request across a boundary takes long. Such requests would hold all places while the rack
         has much for us, so a few places are for the rack only (docs/lab/0034).
         """
-        if self.full:
+        if self.halted or self.live_bytes >= self._settings.outstanding_bytes:
             return False
         if self.flowing < most:
             return True
@@ -129,19 +168,13 @@ class Requests:
         return sum(not one.peer.distance for one in self.live.values()) < NEAR_PLACES
 
     @property
-    def full(self) -> bool:
-        """Whether nothing more may be asked of anybody: enough bytes are in flight, or the disk failed."""
-        return self.halted or self.live_bytes >= self._settings.outstanding_bytes
-
-    @property
     def per_peer(self) -> int:
         """Requests in flight to one neighbour, beside one that waits and those that its link holds.
 
-        Neighbours count that have nothing for us at this moment: they soon will, and while several requests wait at
-        one neighbour the others stand idle.
+        A few neighbours owe us several runs each, so that a fast link doesn't idle. Neighbours count that have nothing
+        for us now: they soon will, and while several requests wait at one neighbour the others stand idle.
         """
-        few = len(self._book.peers) < FEW_PEERS
-        return self._settings.outstanding_few_peers if few else 1
+        return max(1, self._settings.outstanding // max(1, len(self._book.peers)))
 
     # -- for people and tests -----------------------------------------------------------------
 
@@ -160,6 +193,7 @@ class Requests:
         for one in live:
             assert peers.get(one.peer.node) is one.peer
         for peer in peers.values():
-            assert peer.in_flight == sum(one.peer is peer for one in live)
-            waiting = sum(one.peer is peer and one.waits for one in live)
-            assert waiting <= min(1, peer.in_flight - 1) or not peer.in_flight
+            its = [one for one in live if one.peer is peer]
+            assert bitset.of(one.run for one in its) == peer.owed
+            assert len(its) == peer.in_flight
+            assert sum(one.waits for one in its) <= min(1, len(its) - 1) or not its

@@ -61,14 +61,14 @@ def choose_peer(
         in_flight = peer.in_flight
         if in_flight >= per_peer and in_flight >= per_peer + peer.extra_requests:
             continue
+        if in_flight and not peer.delivers:
+            continue
+        if not peer.have & within[peer.distance] & ~peer.owed:
+            continue
         rest_until = peer.rest_until if full else peer.free_at
         if rest_until > now:
-            if rest_until < retry_at and peer.have & within[peer.distance]:
-                retry_at = rest_until
-            continue
-        if not peer.have & within[peer.distance] or (in_flight and not peer.delivers):
-            continue
-        if best is None or in_flight < best_in_flight:
+            retry_at = min(retry_at, rest_until)
+        elif best is None or in_flight < best_in_flight:
             best, best_in_flight, ties = peer, in_flight, 1
         elif in_flight == best_in_flight:
             ties += 1

@@ -7,9 +7,8 @@ from typing import NamedTuple
 from p2pcache.core.download import piece_picker
 from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.delivery import Deliveries
-from p2pcache.core.download.endgame import Endgame
 from p2pcache.core.download.in_flight import PeerRequest, Requests
-from p2pcache.core.download.settings import LEAD, LONELY, MOST_IDLE, REVIEW_S
+from p2pcache.core.download.settings import LEAD, REVIEW_S
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.settings import PAUSE_S
@@ -33,6 +32,7 @@ class RequestPass(NamedTuple):
     most: float  # requests that may flow at once
     waits: bool = False  # for the peer's last request to end, so it doesn't count as one that flows
     blind: bool = False  # peers without a free slot are asked, too, one of them at a time
+    again: bool = False  # late runs may be asked for, not free ones
 
 
 class Requester:
@@ -48,12 +48,11 @@ class Requester:
         self._dice = context.dice
         self._counters = context.counters
         self._log = context.log
-        self.requests = Requests(context)
         self._usual_bytes = sum(self._run_bytes) / max(1, len(self._run_bytes))
         self._timing = timing = RequestTiming()
+        self.requests = Requests(context, timing)
         self.pace = SwarmPace(now)
         self.deliveries = Deliveries(context, self.requests, timing)
-        self._endgame = Endgame(context, self.requests, timing)
         self._bridge_timer = BridgeTimer(context, timing, now)
         self._review_at = now
         self.deadline = math.inf  # of the next `act`
@@ -70,7 +69,9 @@ class Requester:
         Raises:
             LocalProtocolError: no such request is in flight.
         """
-        was_live = self._retire(number, now)
+        request = self.requests.live.get(number)
+        done = self._run_bytes[request.run] if request and outcome is Outcome.DONE else 0
+        was_live = self.requests.retire(number, now, done)
         request = self.requests.pop(number)
         self._log.note(now, request.run, WORDS[outcome], request.peer.node)
         if waited_s and request.since == request.started:
@@ -88,15 +89,14 @@ class Requester:
         self.deliveries.came_at = now
         for number, request in list(self.requests.live.items()):
             if runs >> request.run & 1:
-                self._retire(number, now)
-                request.peer.on_request_ended(0, now)
+                self.requests.retire(number, now)
                 out.append(Cancel(number))
 
     def on_peer_gone(self, peer: Peer, now: float) -> None:
         """A neighbour is gone: its runs are free at once; the ends of its requests are still awaited."""
         for number, request in list(self.requests.live.items()) if peer.in_flight else ():
             if request.peer is peer:
-                self._retire(number, now)
+                self.requests.retire(number, now)
                 self._log.note(now, request.run, "left by", peer.node)
         self.deadline = now
 
@@ -124,9 +124,7 @@ class Requester:
     def _judge(self, request: PeerRequest, outcome: Outcome, now: float) -> None:
         """The end of a live request says something about its neighbour."""
         peer, counters = request.peer, self._counters
-        done = outcome is Outcome.DONE
-        peer.on_request_ended(self._run_bytes[request.run] if done else 0, now)
-        if done:
+        if outcome is Outcome.DONE:
             self.deliveries.on_run(peer)
             if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
                 self.requests.on_link_measured()
@@ -144,7 +142,7 @@ class Requester:
             self._book.on_refused(peer, 1 << request.run)
         elif outcome not in {Outcome.CANCELLED, Outcome.MISMATCH}:
             peer.rest_until = now + PAUSE_S  # it is usually gone
-            self.deliveries.on_connection_broken(peer)
+            self.deliveries.doubt(peer)
 
     def _blame(self, request: PeerRequest, now: float, out: list[Command]) -> None:
         self._counters.mismatched += 1
@@ -153,9 +151,6 @@ class Requester:
             if (current := self._book.ban(node, request.run)) is not None:
                 self.on_peer_gone(current, now)
             out.append(Blame(node, request.run))
-
-    def _retire(self, number: int, now: float) -> bool:
-        return self.requests.retire(number, now, self._timing.answer_s)
 
     # -- what to do ---------------------------------------------------------------------------
 
@@ -166,34 +161,28 @@ class Requester:
 
         `readings` are our reads of the origin. A needed run last came, or came into reach, at `progress_at`.
         """
-        endgame = self._endgame
         self.deadline = self._bridge_timer.look_beyond(self.requests.live.values(), now)
         if now >= self._review_at:
             self._review(progress_at, now)
         if not self._book.peers:
             return  # a node alone would spend more on its passes than on all else that the end of a read takes
-        retry_at = math.inf
+        if self._on.endgame:
+            self.deadline = min(self.deadline, self.requests.find_late(readings, now))
         for one in self._passes(now):
-            found_at = self._perform(one, now, out)
-            retry_at = min(retry_at, found_at) if one.blind else found_at
-        self.deadline = min(self.deadline, retry_at)  # of the passes that have all neighbours
-        if self._on.endgame and self._states.needed:
-            for run, peer in endgame.candidates(readings, now):
-                self._counters.duplicates += 1
-                self._ask(peer, run, now, out)
-            self.deadline = min(self.deadline, endgame.deadline)
+            self.deadline = min(self.deadline, self._perform(one, now, out))
 
     def _passes(self, now: float) -> Iterator[RequestPass]:
-        """All passes in order. The endgame comes after them: see `Endgame`.
+        """All passes in order.
 
         1. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
         2. *Urgent*: runs that a loader waits for.
         3. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
-        4. *Idle*: neighbours that serve nobody, one request each; more requests may flow than usual. Nodes that keep a
-           part of a model each are read from at once.
+        4. *Idle*: neighbours that serve nobody, one request each. Nodes that keep a part of a model each are read from at
+           once. Twice as many requests as usual may flow: an urgent run waits for no more than twice the usual time.
         5. *Fill*: everything else.
         6. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
            need, we stand in its line, or find that it serves nobody.
+        7. *Late*: runs that take far too long are asked of a second neighbour (end game: Cohen 2003).
         """
         everybody, requests = self._book.peers.values(), self.requests
         each, usual = requests.per_peer, requests.usual
@@ -203,12 +192,15 @@ class Requester:
             yield RequestPass("urgent", urgent, everybody, each, usual)
         if (to_bridge := self._book.to_bridge) and self._on.bridge_pass:
             yield RequestPass("bridge", to_bridge, everybody, each, usual)
-        if self._on.idle_peers and requests.flowing < MOST_IDLE:
+        most = max(usual, 2 * self._settings.outstanding)
+        if self._on.idle_peers and requests.flowing < most:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
-            yield RequestPass("idle", ALL, idle, 1, max(usual, MOST_IDLE))
+            yield RequestPass("idle", ALL, idle, 1, most)
         yield RequestPass("fill", ALL, everybody, each, usual)
-        if requests.flowing <= LONELY:
+        if requests.flowing <= 1:  # a lone request may wait for a slow node
             yield RequestPass("blind", ALL, everybody, each, usual, blind=True)
+        if requests.late:
+            yield RequestPass("late", self._states.wanted, everybody, each, usual, again=True)
 
     def _about_to_end(self, now: float) -> Iterator[Peer]:
         """Neighbours whose only request is about to end.
@@ -219,9 +211,12 @@ class Requester:
         lead_s = LEAD * self._timing.answer_s
         for request in list(self.requests.live.values()):
             peer = request.peer
-            if request.asked_ahead or peer.in_flight != 1:
-                continue
-            if not peer.delivers or peer.extra_requests:
+            if (
+                request.asked_ahead
+                or peer.in_flight != 1
+                or not peer.delivers
+                or peer.extra_requests
+            ):
                 continue
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:
@@ -233,19 +228,24 @@ class Requester:
     def _perform(self, one: RequestPass, now: float, out: list[Command]) -> float:
         """Repeat a pass; returns when the first resting neighbour of it can be asked, inf if none rests."""
         states, book, may_ask = self._states, self._book, self.requests.may_ask
-        while may_ask(one.most, across=False) and (runs := one.runs & states.free):
-            # Beyond a boundary only while there is a place for it.
-            reach = book.reach if may_ask(one.most, across=True) else WITHIN
+        while may_ask(one.most, across=False) and (
+            runs := one.runs & (self.requests.late if one.again else states.free)
+        ):
+            reach = WITHIN  # beyond a boundary only while there is a place for it
+            if may_ask(one.most, across=True):
+                very_late = self.requests.very_late
+                reach = (ALL, very_late, very_late) if one.again else book.reach
             peer, retry_at = piece_picker.choose_peer(
                 one.peers, runs, now, one.per_peer, self._dice, reach, full=one.waits or one.blind
             )
             if peer is None:
                 return retry_at
             run = piece_picker.choose_run(
-                peer.have & reach[peer.distance] & states.free, states.urgent,
+                peer.have & reach[peer.distance] & runs & ~peer.owed, states.urgent,
                 states.window(self._settings.window_runs),
                 book.rarity_in_rack if self._on.rarest else None, self._dice,
             )  # fmt: skip
+            self._counters.duplicates += one.again
             self._ask(peer, run, now, out, waits=one.waits)
             if one.blind:
                 break
@@ -262,8 +262,7 @@ class Requester:
         self, peer: Peer, run: RunIndex, now: float, out: list[Command], *, waits: bool = False
     ) -> None:
         number = self.requests.on_sent(peer, run, now, waits=waits)
-        self.deadline = min(self.deadline, now + self._endgame.patience_s(peer))
-        peer.on_request(now)
+        self.deadline = min(self.deadline, now + self.requests.patience_s(across=peer.distance > 0))
         self._counters.requests += 1
         self._log.note(now, run, "asked of", peer.node)
         priority = Priority.URGENT if peer.distance else Priority.USUAL  # a whole rack waits for it

@@ -17,13 +17,12 @@ class StuckWatch:
         self._book = context.book
         self._settings = context.settings
         self._deliveries = deliveries
-        self._suspects: RunSet = 0  # runs of the window that lacked a holder at the last review
-        self._reached = 0  # all runs that anybody had then are below this index
-        self.deadline = now + self._settings.stuck_after_s
+        self.on_tracker_up(now)
 
     def on_tracker_up(self, now: float) -> None:
         """The tracker is back: runs that lacked a holder before then may be granted now."""
-        self._suspects = 0
+        self._suspects: RunSet = 0  # runs of the window that lacked a holder at the last review
+        self._reached = 0  # all runs that anybody had then are below this index
         self.deadline = now + self._settings.stuck_after_s
 
     def on_doubted(self, node: NodeId, now: float) -> None:

@@ -3,7 +3,7 @@
 from p2pcache.core import backoff
 from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.upload.settings import FULL
-from p2pcache.ids import NodeId, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class BandwidthDelay:
@@ -56,8 +56,8 @@ class Peer:
     """One connected neighbour that we can ask for runs."""
 
     __slots__ = ("bdp", "delivers", "distance", "full_until", "have", "idle_refusals", "in_flight", "load", "node",
-                 "owed_s", "owes_since", "proved_bytes", "refused_at", "refused_since", "rest_until", "said_idle",
-                 "serves_every_s", "stalls")  # fmt: skip
+                 "owed", "owed_s", "owes_since", "proved_bytes", "refused_since", "rest_until",
+                 "said_idle", "stalls")  # fmt: skip
 
     def __init__(
         self, node: NodeId, have: RunSet, now: float, distance: int = 0, rtt_s: float = 0.0
@@ -68,6 +68,7 @@ class Peer:
         self.have = have
         self.load = 0  # as it last said; `FULL` or more: it has no free slot
         self.in_flight = 0  # our requests to it that haven't ended
+        self.owed: RunSet = 0  # their runs
         self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
         self.full_until = 0.0  # nor before this one while others send to us: it has no free slot
         self.owes_since = now  # its last end of a request, or when it began to owe us something
@@ -75,36 +76,17 @@ class Peer:
         self.proved_bytes, self.owed_s = 0, 0.0
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
-        self.refused_since = self.refused_at = 0.0  # first and last BUSY in a row; 0: none
-        # Those of them before which it said that it serves nobody, since it said otherwise.
-        self.idle_refusals = 0
-        self.said_idle = False  # after the last of them it said that it serves nobody
-        # From its first refusal, or its last word that it serves, to this word.
-        self.serves_every_s = 0.0
+        self.refused_since = (
+            0.0  # its first BUSY since it served anybody, as far as we know; 0: none
+        )
+        # Those since then before which it said that it serves nobody, and whether it said so after the last one.
+        self.idle_refusals, self.said_idle = 0, False
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property
     def extra_requests(self) -> int:
         """Requests beyond the usual ones that keep its link full: what the link holds, and the next one."""
         return self.bdp.runs + 1 if self.bdp.runs else 0
-
-    def on_request(self, now: float) -> None:
-        """A request goes out to it."""
-        if not self.in_flight:
-            self.owes_since = now
-            self.bdp.on_first_request(now)
-        self.in_flight += 1
-
-    def on_request_ended(self, nbytes: int, now: float) -> None:
-        """A request ended and brought so many proved bytes."""
-        self.in_flight -= 1
-        self.proved_bytes += nbytes
-        self.owed_s += now - self.owes_since
-        self.owes_since = now
-        if nbytes:
-            self.bdp.on_bytes(nbytes, now)
-            self.stalls = 0
-            self.refused_since = self.rest_until = self.full_until = 0.0  # its slot is ours
 
     @property
     def free_at(self) -> float:
@@ -115,6 +97,26 @@ class Peer:
     def is_idle(self) -> bool:
         """Whether it serves nobody, as far as we know, and nothing is said against it."""
         return self.delivers and not (self.load or self.in_flight or self.refused_since)
+
+    def on_request(self, run: RunIndex, now: float) -> None:
+        """A request for a run goes out to it."""
+        if not self.in_flight:
+            self.owes_since = now
+            self.bdp.on_first_request(now)
+        self.in_flight += 1
+        self.owed |= 1 << run
+
+    def on_request_ended(self, run: RunIndex, nbytes: int, now: float) -> None:
+        """The request for a run ended and brought so many proved bytes."""
+        self.in_flight -= 1
+        self.owed &= ~(1 << run)
+        self.proved_bytes += nbytes
+        self.owed_s += now - self.owes_since
+        self.owes_since = now
+        if nbytes:
+            self.bdp.on_bytes(nbytes, now)
+            self.stalls = 0
+            self.refused_since = self.rest_until = self.full_until = 0.0  # its slot is ours
 
     def on_load(self, load: int, now: float, rest_s: float) -> None:
         """It says its load; if it has no free slot it isn't asked for `rest_s`."""
@@ -128,7 +130,6 @@ class Peer:
     def on_busy(self, now: float, rest_s: float) -> None:
         """It answered BUSY: it isn't asked for `rest_s`, unless it calls."""
         self.rest_until = now + rest_s
-        self.refused_at = now
         self.idle_refusals = self.idle_refusals + self.said_idle if self.refused_since else 0
         self.said_idle = False
         self.refused_since = self.refused_since or now
@@ -137,11 +138,8 @@ class Peer:
         """It says that it serves, and by its load whether it has room; returns whether a rest after BUSY ends."""
         if not self.refused_since or self.stalls:
             return False
-        # It serves others, so its refusals were no sign of a hang.
-        if load >= FULL:
-            self.serves_every_s = min(now - self.refused_since, PAUSE_MAX_S)
+        if load >= FULL:  # it serves others, so its refusals were no sign of a hang
             self.refused_since = now
-            self.idle_refusals = 0
             return False
         self.refused_since = self.rest_until = self.full_until = 0.0
         return True

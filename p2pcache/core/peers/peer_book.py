@@ -22,9 +22,8 @@ class PeerBook:
         self._boundaries = boundaries
         self.peers: dict[NodeId, Peer] = {}
         self.rarity = Rarity()
-        self._near: list[
-            Rarity
-        ] = []  # in our rack, and in our site; empty: there are no boundaries
+        # In our rack, and in our site; empty: there are no boundaries.
+        self._near: list[Rarity] = []
         self._count_near()
         self.dialling: set[NodeId] = set()  # from a `Dial` to its end
         self.banned: dict[NodeId, RunIndex] = {}  # node -> the run of which it sent wrong bytes
@@ -60,14 +59,10 @@ class PeerBook:
         self.banned[node] = run
         return self.on_disconnected(node)
 
-    def doubt(self, peer: Peer) -> None:
-        """A neighbour doesn't deliver: what it claims to have doesn't count."""
+    def on_delivers(self, peer: Peer, *, delivers: bool) -> None:
+        """Whether a neighbour delivers has changed: what it claims to have counts, or doesn't."""
         self._discount(peer, peer.have)
-        peer.delivers = False
-
-    def believe(self, peer: Peer) -> None:
-        """A doubted neighbour delivers: what it has counts again."""
-        peer.delivers = True
+        peer.delivers = delivers
         self._count(peer, peer.have)
 
     def on_have(self, peer: Peer, runs: RunSet) -> RunSet:
@@ -158,16 +153,12 @@ class PeerBook:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _counts_of(self, peer: Peer) -> list[Rarity]:
-        """The counts that a neighbour is part of."""
-        return [self.rarity, *self._near[peer.distance :]] if peer.delivers else []
-
     def _count(self, peer: Peer, runs: RunSet) -> None:
-        for one in self._counts_of(peer):
+        for one in (self.rarity, *self._near[peer.distance :]) if peer.delivers else ():
             one.add_holder(runs)
 
     def _discount(self, peer: Peer, runs: RunSet) -> None:
-        for one in self._counts_of(peer):
+        for one in (self.rarity, *self._near[peer.distance :]) if peer.delivers else ():
             one.remove_holder(runs)
 
     def _count_near(self) -> None:

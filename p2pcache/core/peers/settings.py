@@ -1,7 +1,6 @@
 """Thresholds for neighbours that are the same on every node. `SwarmSettings` has those that can be tuned."""
 
 from p2pcache.core.format.chunking import MiB
-from p2pcache.core.settings import USUAL_OF
 
 # -- pauses --
 
@@ -11,7 +10,6 @@ PAUSE_MAX_S = 30.0  # a neighbour, or storage, that recovers is found again with
 
 # -- usual times --
 
-ANSWERS = USUAL_OF // 2  # whose median is the usual time until a first byte: half the requests
 BRIDGE_PATIENCE = 4.0  # usual requests: a bridge asks for a run, and then its rack asks it
 BRIDGE_PATIENCE_MAX_S = 10.0  # while no request has ended yet, and on the slowest links
 # New runs, or gusts of them, of which the pace is taken: the last few seconds of a storm.

@@ -1,11 +1,9 @@
 """Usual times in one swarm: how long requests take, and how quickly new runs appear."""
 
-import math
 from collections import deque
 from collections.abc import Sequence
 
 from p2pcache.core.peers.settings import (
-    ANSWERS,
     BRIDGE_PATIENCE,
     BRIDGE_PATIENCE_MAX_S,
     FIRST_STEPS_S,
@@ -24,10 +22,10 @@ class RequestTiming:
     """How long requests take, the median of late: within the rack, and across a boundary."""
 
     def __init__(self) -> None:
-        """Nothing is known: a request takes for ever."""
+        """Nothing is known."""
         self._near = RollingMedian(USUAL_OF)  # seconds, within the rack
         self._far = RollingMedian(USUAL_OF)  # seconds, across a boundary
-        self._answers = RollingMedian(ANSWERS)  # seconds
+        self._answers = RollingMedian(USUAL_OF)  # seconds
 
     def on_answer(self, waited_s: float) -> None:
         """BUSY or the first byte of a run came, this many seconds after the request."""
@@ -48,12 +46,12 @@ class RequestTiming:
         return not self._near and not self._far
 
     def usual_s(self, *, across: bool) -> float:
-        """Seconds that a request takes, within the rack or across a boundary; inf: not known.
+        """Seconds that a request takes, within the rack or across a boundary; a bound while nothing is known.
 
-        If nothing is known of one side, it is taken for as quick as the other.
+        If nothing is known of one side only, it is taken for as quick as the other.
         """
         near_s, far_s = self._near.median, self._far.median
-        return (far_s or near_s if across else near_s or far_s) or math.inf
+        return (far_s or near_s if across else near_s or far_s) or FIRST_STEPS_S
 
     def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
         """Seconds to wait for a bridge before a look at what it hasn't brought, `least_s` at least.

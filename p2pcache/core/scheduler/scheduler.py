@@ -47,10 +47,9 @@ class Scheduler:
     ) -> None:  # fmt: skip
         """Start with the runs that are here already. The same events and the same seed give the same commands.
 
-        If all are here, `complete` is true from the start and no `Finished` is said. Without a tracker we are the whole
-        swarm until `Members` says otherwise, and read the origin at once. With one, nothing is read until the tracker
-        grants it. If the tracker is lost, we read only if `Members` came before: a dead tracker must not start a storm
-        on the origin. The story keeps so many entries, over all runs.
+        If all are here, no `Finished` is said. Without a tracker we are the whole swarm until `Members` says otherwise,
+        and read the origin at once. With one, nothing is read until it grants it, or is lost after `Members` came: a
+        dead tracker must not start a storm on the origin. The story keeps so many entries, over all runs.
         """
         self.counters = Counters()
         self._run_bytes = run_bytes
@@ -79,16 +78,22 @@ class Scheduler:
             events.PeerHas: self._on_peer_has,
             events.RequestEnded: self._on_request_ended,
             events.FetchEnded: self._on_fetch_ended,
-            events.RunsProved: self._on_runs_proved,
+            events.RunsProved: lambda event, at: self._proved(
+                event.runs & self._states.full, event.source, at
+            ),
             events.RunsLost: self._on_runs_lost,
             events.LeaseGranted: lambda event, at: self._origin.on_granted(event.runs, at),
             events.LeaseRevoked: self._on_lease_revoked,
             events.TrackerUp: self._on_tracker_up,
-            events.TrackerDown: self._on_tracker_down,
+            events.TrackerDown: lambda event, at: self._by_itself.on_tracker_down(
+                at, unheard=event.unheard
+            ),
             events.Members: self._on_members,
             events.DialFailed: self._on_dial_failed,
             events.Reachable: lambda *_: self._by_itself.owners.on_reachable(),
-            events.Urgent: self._on_urgent,
+            events.Urgent: lambda event, at: self._change_needs(
+                self._states.make_urgent, event.runs, at
+            ),
             events.Wanted: self._on_wanted,
             events.Tick: lambda *_: None,  # each part looks at its deadline after every event
         }
@@ -101,8 +106,7 @@ class Scheduler:
         Raises:
             LocalProtocolError: a request or fetch ended that isn't in flight.
         """
-        out: list[Command] = []
-        self._out = out
+        out = self._out = []
         self._handlers[type(event)](event, now)
         requester = self._requester
         if now >= requester.deadline:
@@ -271,7 +275,9 @@ class Scheduler:
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:
         fresh = runs & self._states.missing
-        self.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
+        self.counters.on_bytes_proved(source, *(
+            sum(self._run_bytes[run] for run in bitset.members(one)) for one in (fresh, runs & ~fresh)
+        ))  # fmt: skip
         if not fresh:
             return
         self._origin.on_proved(fresh, self._out)
@@ -287,23 +293,14 @@ class Scheduler:
             self._out.append(Finished())
         self._answer_wanted()
 
-    def _bytes(self, runs: RunSet) -> int:
-        return sum(self._run_bytes[run] for run in bitset.members(runs))
-
     def _answer_wanted(self) -> None:
         if self._wanted_open and not self._states.needed:
             self._wanted_open = False
             self._out.append(WantedDone())
 
-    def _on_runs_proved(self, event: events.RunsProved, now: float) -> None:
-        self._proved(event.runs & self._states.full, event.source, now)
-
     def _on_runs_lost(self, event: events.RunsLost, now: float) -> None:
         self._have_batch.runs &= ~event.runs
         self._change_needs(self._states.set_lost, event.runs, now)
-
-    def _on_urgent(self, event: events.Urgent, now: float) -> None:
-        self._change_needs(self._states.make_urgent, event.runs, now)
 
     def _on_wanted(self, event: events.Wanted, now: float) -> None:
         self._change_needs(self._states.want_only, event.runs, now)
@@ -340,9 +337,6 @@ class Scheduler:
         self._epoch = event.epoch
         self._stuck.on_tracker_up(now)
         self._origin.on_tracker_up(now)
-
-    def _on_tracker_down(self, event: events.TrackerDown, now: float) -> None:
-        self._by_itself.on_tracker_down(now, unheard=event.unheard)
 
     def _on_members(self, event: events.Members, now: float) -> None:
         self._by_itself.owners.on_members(event.nodes)

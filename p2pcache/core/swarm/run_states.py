@@ -1,18 +1,7 @@
 """The state of each run of one model on this node.
 
-A run is in one state. Events move it to another one:
-
-| event         | missing   | requested | fetching | racing   | proved  |
-|---------------|-----------|-----------|----------|----------|---------|
-| request       | requested | requested | racing   | racing   |         |
-| request ended |           | missing   |          | fetching |         |
-| fetch         | fetching  | racing    |          |          |         |
-| fetch ended   |           |           | missing  | requested|         |
-| set proved    | proved    | proved    | proved   | proved   | proved  |
-| set lost      |           |           |          |          | missing |
-
-An empty cell is a bug of the caller. Three flags stand beside the state: *wanted*, *leased* and *urgent*. A proved run
-is neither leased nor urgent.
+`docs/design/06-what-a-node-asks.md` has the table of states and events; an empty cell is a bug of the caller. Three
+flags stand beside the state: *wanted*, *leased* and *urgent*. A proved run is neither leased nor urgent.
 """
 
 from collections.abc import Iterator
@@ -64,7 +53,7 @@ class RunStates:
         yield from bitset.members(runs & self.urgent)
         yield from bitset.members(runs & ~self.urgent)
 
-    # -- events: see the table above -----------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def set_proved(self, runs: RunSet) -> RunSet:
         """Runs are here and proved; returns those that were missing. Whatever was under way for them is over."""

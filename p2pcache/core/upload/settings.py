@@ -18,8 +18,6 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 # Uploads in a row after which a peer makes room for one that was turned away. Each change costs a call and a new
 # question.
 QUANTUM = 8
-# Seconds at least between two times that peers hear that others are served: older releases ask again at once then.
-SAY_EVERY_S = 1.0
 
 # -- load --
 
@@ -41,5 +39,4 @@ LOST_ROUND_TRIP_S = 0.005  # with a shorter round trip a lost packet costs next 
 
 BESIDE = 16  # uploads of pulls for one of the background, where the link has no room: a pull loses six percent
 SPARE_BELOW = 0.25  # of the quickest upload: buffers make short uploads look quicker than they are
-LATELY = 32  # uploads whose quickest shows what the link carries
 LEAST_BYTES = 256 << 10  # less fits into buffers, and says nothing of a link

@@ -1,6 +1,5 @@
 """Which upload a node starts next, and when it answers BUSY instead. The agent and the simulator run this same code."""
 
-import math
 from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -8,7 +7,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM, SAY_EVERY_S
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -22,18 +21,17 @@ class UploadQueue(Generic[Item]):
 
     Admission:
 
-    - A peer takes one place. There are as many places as slots: two at first, and one more with each upload that was
-      sent. A peer that finds none is told BUSY at once and can ask somebody else; a queue would hold its request here.
+    - A peer takes one place of as many as there are slots: two at first, and one more with each upload that was sent. A
+      peer that finds none is told BUSY at once and can ask somebody else; a queue would hold its request here.
     - A peer that is served or waits may have its next requests wait, so that its slot doesn't stand empty for a round
-      trip. It knows how many its link holds. So it would keep its slot for ever. After a **quantum** of uploads beside
-      peers that were turned away its next request is told BUSY too, and it stands behind them in line.
+      trip. So it would keep its slot for ever: after a **quantum** of uploads beside peers that were turned away its
+      next request is told BUSY, too, and it stands behind them in line.
     - A request takes no place from those of an earlier priority: they don't see it. The next request of a warm or
-      background pull doesn't wait. The background has a place beside pulls only where they leave most of the uplink
-      (`SpareUplink`).
+      background pull doesn't wait. The background goes beside pulls only where there is room (`SpareUplink`).
     - A slow receiver takes no place from the others (`SlowReceivers`).
 
-    Order: by priority, and among equals the peers go round (`_waiting` has who was served last at its end). A peer has
-    one active upload at most, since its uploads share a connection.
+    Order: by priority, and among equals the peers go round. A peer has one active upload at most, since its uploads
+    share a connection.
 
     Recall: a peer that was told BUSY is told once when there is room, the oldest first. If it is told BUSY again,
     it hears that an upload was sent, so that it doesn't think that this node hangs.
@@ -49,7 +47,8 @@ class UploadQueue(Generic[Item]):
         self._limit = settings.slots  # of the slots
         self._opened = FIRST_SLOTS  # as many as uploads have opened
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
-        self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}  # peer -> its requests
+        # Peer -> its requests; who was served last is at the end.
+        self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}
         self._slow = SlowReceivers(settings.slots)
         self._spare = SpareUplink()
         # Peer -> its first refused request since it was admitted or called last, the oldest first.
@@ -59,7 +58,6 @@ class UploadQueue(Generic[Item]):
         self._turns: dict[NodeId, int] = {}
         self._open = True
         self._sent = False  # an upload, since `recall`
-        self._said_at = -math.inf  # when peers last heard that others are served
 
     @property
     def load(self) -> int:
@@ -88,7 +86,10 @@ class UploadQueue(Generic[Item]):
         full = not next_waits and self._taken(priority) >= self._slots
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
-        if not self._open or full or self._must_make_room(peer, priority):
+        # It had its quantum, and others were turned away. An urgent request makes room for nobody.
+        had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
+        makes_room = had_quantum and priority is Priority.USUAL and self._others_wait(peer)
+        if not self._open or full or makes_room:
             if priority.is_waited_for:
                 if peer in self._refused:
                     self._again[peer] = item
@@ -100,7 +101,7 @@ class UploadQueue(Generic[Item]):
         later = sum(one > priority for one, _ in waiting)
         waiting.insert(len(waiting) - later, (priority, item))
         if behind:
-            self._spare.on_background_admitted()
+            self._spare.passed = 0
         return True
 
     def start_next(self) -> tuple[NodeId, Item] | None:
@@ -127,7 +128,7 @@ class UploadQueue(Generic[Item]):
         if self._on.slow_receivers:
             self._slow.mark(self._active, now)
 
-    def recall(self, now: float) -> list[tuple[Item, int]]:
+    def recall(self) -> list[tuple[Item, int]]:
         """Refused requests, and the load that their peers should hear; each is named once.
 
         Below `FULL` there is room for them, the oldest first: calling more peers than there are places would turn most
@@ -141,10 +142,9 @@ class UploadQueue(Generic[Item]):
         for peer in list(self._refused)[:places]:
             refused = self._refused.pop(peer)
             told.append((self._again.pop(peer, refused), min(self.load, FULL - 1)))
-        if sent and now >= self._said_at + SAY_EVERY_S:
+        if sent:
             told += [(item, FULL) for item in self._again.values()]
             self._again.clear()
-            self._said_at = now
         return told
 
     def on_upload_ended(
@@ -159,7 +159,7 @@ class UploadQueue(Generic[Item]):
             raise LocalProtocolError("the end of an upload that is not active")
         priority, _ = self._active.pop(peer)
         if priority.is_waited_for:
-            self._spare.on_pull_served()
+            self._spare.passed += 1
         if self._others_wait(peer):
             self._turns[peer] = self._turns.get(peer, 0) + 1
         if self._on.slow_receivers:
@@ -210,13 +210,7 @@ class UploadQueue(Generic[Item]):
         """Whether anybody but this peer was turned away."""
         return len(self._refused) > (peer in self._refused)
 
-    def _must_make_room(self, peer: NodeId, priority: Priority) -> bool:
-        """Whether this peer had its quantum, and others were turned away. An urgent request makes room for nobody."""
-        had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
-        return had_quantum and priority is Priority.USUAL and self._others_wait(peer)
-
     def _has_spare(self) -> bool:
-        """Whether there is a place for one more upload of the background."""
         every = [(peer, one) for peer, (one, _) in self._active.items()]
         every += [(peer, one) for peer, line in self._waiting.items() for one, _ in line]
         pulling = {peer for peer, one in every if one.is_waited_for}

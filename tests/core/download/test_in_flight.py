@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.swarm.run_states import RunStates
 from p2pcache.core.swarm.snapshot import InFlight
@@ -18,7 +19,7 @@ ANSWER_S = 0.25
 
 
 class Desk:
-    """The requests of one node; counts at the neighbours as the scheduler does, and checks after each step."""
+    """The requests of one node; checks after each step."""
 
     def __init__(self, *nodes: NodeId) -> None:
         self.states = RunStates(len(RUN_BYTES), have=0)
@@ -26,12 +27,12 @@ class Desk:
         for node in nodes:
             book.on_connected(node, 0b111, 0.0)
         self.peers = book.peers
-        self.requests = Requests(context_of(self.states, book, RUN_BYTES))
+        timing = RequestTiming()
+        timing.on_answer(ANSWER_S)
+        self.requests = Requests(context_of(self.states, book, RUN_BYTES), timing)
 
     def ask(self, node: NodeId, run: int, now: float = 0.0, *, waits: bool = False) -> int:
-        peer = self.peers[node]
-        number = self.requests.on_sent(peer, run, now, waits=waits)
-        peer.in_flight += 1
+        number = self.requests.on_sent(self.peers[node], run, now, waits=waits)
         self.check()
         return number
 
@@ -40,9 +41,8 @@ class Desk:
         self.requests.pop(number)
 
     def cancel(self, number: int, now: float) -> None:
-        self.requests.live[number].peer.in_flight -= 1
-        assert self.requests.retire(number, now, ANSWER_S)
-        assert not self.requests.retire(number, now, ANSWER_S)
+        assert self.requests.retire(number, now)
+        assert not self.requests.retire(number, now)
         self.check()
 
     def doubt(self, node: NodeId) -> None:
@@ -141,7 +141,7 @@ def test_the_counts_hold_whatever_happens(script: list[tuple[str, int]]) -> None
         now += 1.0
         node, run, open_ = 2 + dice % 4, dice // 4, list(desk.requests.live)
         peer = desk.peers[node]
-        if what == "ask" and peer.in_flight < 2:
+        if what == "ask" and peer.in_flight < 2 and not peer.owed >> run & 1:
             desk.ask(node, run, now, waits=peer.in_flight == 1 and peer.delivers)
         elif what == "end" and open_:
             desk.end(open_[dice % len(open_)], now)

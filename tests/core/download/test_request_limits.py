@@ -5,6 +5,7 @@ from p2pcache.core.download.in_flight import Requests
 from p2pcache.core.download.settings import NEAR_PLACES
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.peer_book import PeerBook
+from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.core.swarm.run_states import RunStates
@@ -27,15 +28,14 @@ class Desk:
             boundaries.on_members((*rack, FAR), rack, (*rack, FAR))
         self.states = RunStates(RUNS, have=0)
         self.book = PeerBook(boundaries)
-        self.requests = Requests(context_of(self.states, self.book, [run_bytes] * RUNS))
+        self.requests = Requests(
+            context_of(self.states, self.book, [run_bytes] * RUNS), RequestTiming()
+        )
 
     def meet(self, node: NodeId, have: RunSet = FULL) -> Peer:
         peer = self.book.on_connected(node, have, now=0.0)
         assert peer is not None
         return peer
-
-    def full(self) -> bool:
-        return self.requests.full
 
     def may_ask(self, *, across: bool = False) -> bool:
         return self.requests.may_ask(self.requests.usual, across=across)
@@ -70,13 +70,11 @@ def test_bytes_and_a_failed_disk_stop_everything() -> None:
     desk = Desk(run_bytes=SETTINGS.outstanding_bytes // 2)
     peer = desk.meet(2)
     desk.ask(peer, 1)
-    assert not desk.full()
+    assert desk.may_ask()
     desk.ask(peer, 1)
-    assert desk.full()
     assert not desk.may_ask()
     idle = Desk()
     idle.requests.halted = True
-    assert idle.full()
     assert not idle.may_ask()
 
 

@@ -195,7 +195,7 @@ class Desk:
 
     def __init__(self, outstanding: int = RUNS) -> None:
         self.now = 0.0
-        settings = SwarmSettings(outstanding=outstanding, outstanding_few_peers=RUNS)
+        settings = SwarmSettings(outstanding=outstanding)
         self.scheduler = Scheduler(
             node=1, run_bytes=[1] * RUNS, have=0, settings=settings, seed=1, tracker=True, now=0.0,
         )  # fmt: skip
@@ -246,14 +246,21 @@ def test_a_node_requests_its_share_beyond_the_rack_and_the_rest_within() -> None
 def test_requests_beyond_a_thin_uplink_leave_places_for_the_rack() -> None:
     """All seven requests of one node of twelve were there: it got half of the model while the others got all."""
     desk = Desk(outstanding=7)
-    share = desk.asked_of(9)
+    near, far = range(2, 6), range(9, 17)
+    every = (1, *near, *far)
+    desk.do(Members(every, (1, *near), every))
+    for node in near[1:]:
+        desk.do(PeerJoined(node, 0))
+    for node in far[1:]:
+        desk.do(PeerJoined(node, FULL))
+    share = set[int]().union(*map(desk.asked_of, far))
     assert len(share) == 7
-    rest = bitset.of(set(range(RUNS)) - share)
-    desk.do(PeerHas(2, rest, 0))
-    assert len(desk.asked_of(2)) == 3
+    for node in near:
+        desk.do(PeerHas(node, bitset.of(set(range(RUNS)) - share), 0))
+    assert sum(len(desk.asked_of(node)) for node in near) == 3
     desk.end_all(of=2, outcome=Outcome.DONE)
-    assert len(desk.asked_of(2)) == 6, "and for the next ones"
-    assert desk.asked_of(9) == share
+    assert sum(len(desk.asked_of(node)) for node in near) > 3, "and for the next one"
+    assert share == set[int]().union(*map(desk.asked_of, far))
 
 
 def test_rarity_counts_holders_in_the_rack_only() -> None:
