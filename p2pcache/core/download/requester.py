@@ -177,8 +177,8 @@ class Requester:
         1. *Ask ahead*: a neighbour that is about to end a run, so that its slot doesn't stand empty for a round trip.
         2. *Urgent*: runs that a loader waits for.
         3. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
-        4. *Idle*: neighbours that serve nobody, one request each. Nodes that keep a part of a model each are read from at
-           once. Twice as many requests as usual may flow: an urgent run waits for no more than twice the usual time.
+        4. *Idle*: neighbours that serve nobody, one request each, twice as many as usual: nodes that keep a part of a
+           model each are read from at once, and an urgent run waits for no more than twice the usual time.
         5. *Fill*: everything else.
         6. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
            need, we stand in its line, or find that it serves nobody.

@@ -3,12 +3,9 @@
 LEAD = 1.25  # times an answer takes: that long before a run's usual end the next one is asked for
 # Between two reviews of paces, links and refusals: they change slowly and cost O(neighbours).
 REVIEW_S = 0.25
-TIE_LIMIT = (
-    64  # equally rare runs among which dice decide: the low ones, which everybody wants first
-)
+TIE_LIMIT = 64  # equally rare runs among which dice decide: low ones, which all want first
 NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across a boundary
-# Times the patience after which a late run is asked for again while free ones are left, and times this until it is asked
-# for across a boundary, too.
+# Times the patience for a second request while free runs are left, and times this for one across a boundary.
 VERY_LATE = 2
 # Usual request times for which a crowded neighbour may refuse all requests: its slots aren't dealt out evenly.
 PATIENT = 8

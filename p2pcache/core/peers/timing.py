@@ -90,8 +90,8 @@ class SwarmPace:
             if self._at is not None:
                 self._gusts.append((now - self._at, count - self._count))
             self._at = now
-            # The mean may only fall: without a tracker everybody pauses until an owner reads. If pauses raised the
-            # mean, everybody would wait longer for the next owner.
+            # It may only fall: without a tracker everybody pauses until an owner reads. If pauses raised the mean,
+            # everybody would wait longer for the next owner.
             if mean_s := self.mean_s:
                 self.least_mean_s = min(self.least_mean_s or mean_s, mean_s)
         self._count = count

@@ -40,7 +40,7 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The scheduler as it was at the start.
 
         Raises:
-            UsageError: the recording isn't one that this release can replay.
+            UsageError: its settings aren't those of this release.
         """
         try:
             return Scheduler(

@@ -14,8 +14,7 @@ from p2pcache.ids import RunSet
 class HaveBatch:
     """Runs that were proved since the last announcement to the neighbours.
 
-    Each batch wakes the neighbours up, and of a run that several of them have they have heard before. So such a run
-    waits for a rarer one, or for as long as a neighbour needs for a few runs.
+    Each batch wakes them up. So a run that several of them have waits for a rarer one, or for a few runs' time.
     """
 
     def __init__(self, settings: SwarmSettings, run_bytes: Sequence[int]) -> None:
@@ -34,8 +33,7 @@ class HaveBatch:
     def add(self, runs: RunSet, common: RunSet, pace_s: float, now: float) -> None:
         """Runs are proved; several neighbours have those in `common`.
 
-        `pace_s` is the time from one run to the next; 0: nothing waits. It isn't known, few runs are lacking, or no
-        tracker is there: owners see by have batches what was read from storage.
+        `pace_s` is the time from one run to the next; 0: nothing waits.
         """
         due_at = self._sent_at + self._interval_s
         if not runs & ~common:
@@ -58,24 +56,23 @@ def to_tracker(
 
     `epoch` is that of the tracker that granted the leases, `run_count` that of the model.
     """
+
+    def some(runs: RunSet) -> tuple[int, ...]:
+        return tuple(bitset.members(runs))
+
     match command:
         case commands.LeaseReport():
             return m.LeaseReport(
-                digest, epoch,
-                done=tuple(bitset.members(command.done)),
-                failed=tuple(bitset.members(command.failed)),
-                mismatched=tuple(bitset.members(command.mismatched)),
-                returned=tuple(bitset.members(command.returned)),
-                demanded=tuple(bitset.members(command.urgent)),
-                flow_s=command.flow_s,
+                digest, epoch, done=some(command.done), failed=some(command.failed),
+                mismatched=some(command.mismatched), returned=some(command.returned),
+                demanded=some(command.urgent), flow_s=command.flow_s,
             )  # fmt: skip
         case commands.LeaseCredit(credit, wanted):
             return m.LeaseReport(digest, epoch, credit=credit, wanted=wish(wanted, run_count))
         case commands.Stuck(runs, lacking, failing, recovered):
-            stuck = tuple(bitset.members(runs))
             return m.Stuck(
-                digest, stuck, bitset.to_bytes(lacking, run_count), failing, recovered
-            )  # fmt: skip
+                digest, some(runs), bitset.to_bytes(lacking, run_count), failing, recovered
+            )
         case commands.Blame(peer, run):
             return m.Blame(peer, digest, run)
         case _:

@@ -284,6 +284,7 @@ class Scheduler:
         self._requester.on_proved(fresh, now, self._out)
         self._states.set_proved(fresh)
         ends = self._states.needed.bit_count() <= LAST_RUNS
+        # Without a tracker owners see by have batches what was read from storage.
         pace_s = self.pace_s if self._by_itself.tracker_up and not ends else 0.0
         self._have_batch.add(fresh, self._book.rarity_in_rack.common if pace_s else 0, pace_s, now)
         self._progress_at = now
@@ -386,9 +387,5 @@ class Scheduler:
             self._out.append(stuck)
 
     def _blame_again(self) -> None:
-        """Tell the tracker again which nodes sent us wrong bytes.
-
-        A tracker that restarted, or to which such a node came back, would believe what that node claims to have and
-        would name it to us for ever.
-        """
+        """Tell the tracker again which nodes sent us wrong bytes: one that restarted would name them to us for ever."""
         self._out += [Blame(node, run) for node, run in self._book.banned.items()]

@@ -90,10 +90,7 @@ class LeaseCredit:
 
 @dataclass(slots=True)
 class Stuck:
-    """Tell the tracker of runs that no delivering neighbour has had for long.
-
-    It introduces a holder, or lets somebody read them.
-    """
+    """Tell the tracker of runs that no delivering neighbour has had for long: it names a holder, or grants a read."""
 
     runs: RunSet
     lacking: RunSet = 0  # all that no neighbour has now, `runs` included
