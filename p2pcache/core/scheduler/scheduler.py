@@ -275,9 +275,7 @@ class Scheduler:
 
     def _proved(self, runs: RunSet, source: Source, now: float) -> None:
         fresh = runs & self._states.missing
-        self.counters.on_bytes_proved(source, *(
-            sum(self._run_bytes[run] for run in bitset.members(one)) for one in (fresh, runs & ~fresh)
-        ))  # fmt: skip
+        self.counters.on_bytes_proved(source, self._bytes(fresh), self._bytes(runs & ~fresh))
         if not fresh:
             return
         self._origin.on_proved(fresh, self._out)
@@ -293,6 +291,9 @@ class Scheduler:
         if not self._states.missing:
             self._out.append(Finished())
         self._answer_wanted()
+
+    def _bytes(self, runs: RunSet) -> int:
+        return sum(self._run_bytes[run] for run in bitset.members(runs))
 
     def _answer_wanted(self) -> None:
         if self._wanted_open and not self._states.needed:

@@ -51,9 +51,9 @@ class UploadQueue(Generic[Item]):
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}
         self._slow = SlowReceivers(settings.slots)
         self._spare = SpareUplink()
-        # Peer -> its first refused request since it was admitted or called last, the oldest first.
-        self._refused: dict[NodeId, Item] = {}
-        self._again: dict[NodeId, Item] = {}  # the last one of peers that were turned away again
+        # Peer -> its last refused request since it was admitted or called, the first peer first, and whether it was
+        # turned away again since it heard of this node.
+        self._refused: dict[NodeId, tuple[Item, bool]] = {}
         # Peer -> its uploads since it was turned away last, while others were turned away.
         self._turns: dict[NodeId, int] = {}
         self._open = True
@@ -91,12 +91,10 @@ class UploadQueue(Generic[Item]):
         makes_room = had_quantum and priority is Priority.USUAL and self._others_wait(peer)
         if not self._open or full or makes_room:
             if priority.is_waited_for:
-                if peer in self._refused:
-                    self._again[peer] = item
-                self._refused.setdefault(peer, item)
+                self._refused[peer] = item, peer in self._refused
                 self._turns.pop(peer, None)
             return False
-        self._leave_line(peer)
+        self._refused.pop(peer, None)
         waiting = self._waiting.setdefault(peer, deque())
         later = sum(one > priority for one, _ in waiting)
         waiting.insert(len(waiting) - later, (priority, item))
@@ -138,13 +136,11 @@ class UploadQueue(Generic[Item]):
         if not self._open or not self._on.recall or not self._refused:
             return []
         places = max(0, self._slots - self._taken(Priority.USUAL))
-        told: list[tuple[Item, int]] = []
-        for peer in list(self._refused)[:places]:
-            refused = self._refused.pop(peer)
-            told.append((self._again.pop(peer, refused), min(self.load, FULL - 1)))
+        called = [self._refused.pop(peer)[0] for peer in list(self._refused)[:places]]
+        told = [(item, min(self.load, FULL - 1)) for item in called]
         if sent:
-            told += [(item, FULL) for item in self._again.values()]
-            self._again.clear()
+            told += [(item, FULL) for item, again in self._refused.values() if again]
+            self._refused = {peer: (item, False) for peer, (item, _) in self._refused.items()}
         return told
 
     def on_upload_ended(
@@ -182,7 +178,7 @@ class UploadQueue(Generic[Item]):
 
     def on_peer_gone(self, peer: NodeId) -> list[Item]:
         """Remove a peer; returns its requests that waited. Its active upload still needs `on_upload_ended`."""
-        self._leave_line(peer)
+        self._refused.pop(peer, None)
         self._turns.pop(peer, None)
         self._slow.on_peer_gone(peer)
         return [item for _, item in self._waiting.pop(peer, ())]
@@ -201,10 +197,6 @@ class UploadQueue(Generic[Item]):
     def _slots(self) -> int:
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, self._opened)
-
-    def _leave_line(self, peer: NodeId) -> None:
-        self._refused.pop(peer, None)
-        self._again.pop(peer, None)
 
     def _others_wait(self, peer: NodeId) -> bool:
         """Whether anybody but this peer was turned away."""
