@@ -9,7 +9,7 @@ is asked for one run now and then, also on a new connection, and is believed aga
 from math import inf
 
 from p2pcache.core.download.in_flight import Requests
-from p2pcache.core.download.settings import IDLE_REFUSALS, PATIENT
+from p2pcache.core.download.settings import IDLE_REFUSALS, PATIENT, UNMEASURED
 from p2pcache.core.peers.peer import Peer
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm_context import SwarmContext
@@ -50,16 +50,19 @@ class Deliveries:
         While a swarm moves, a node is refused because others are served. A needed run last came, or came into reach,
         at `progress_at`. A neighbour that says again and again that it serves nobody has no such reason.
         """
-        if now < self.came_at + self._settings.stuck_after_s:
+        settings = self._settings
+        if now < self.came_at + settings.stuck_after_s:
             return
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
-            usual_s = self._timing.usual_s(across=peer.distance > 0)
-            patience_s = max(self._settings.owner_patience_s, PATIENT * usual_s)
+            patience_s = UNMEASURED * settings.owner_patience_s
+            if not self._timing.is_unknown:
+                usual_s = self._timing.usual_s(across=peer.distance > 0)
+                patience_s = max(settings.stuck_after_s, PATIENT * usual_s)
             due = max(peer.refused_since, progress_at) + patience_s
             if peer.idle_refusals >= IDLE_REFUSALS:
-                due = peer.refused_since + self._settings.stuck_after_s
+                due = peer.refused_since + settings.stuck_after_s
             # One whose rest ended long ago hasn't been asked since: we need nothing that it has.
-            if peer.rest_until + self._settings.busy_rest_s > now >= due:
+            if peer.rest_until + settings.busy_rest_s > now >= due:
                 self.doubt(peer)
 
     def doubt(self, peer: Peer) -> None:

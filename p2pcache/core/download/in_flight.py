@@ -9,6 +9,7 @@ from p2pcache.core import bitset
 from p2pcache.core.download.settings import NEAR_PLACES, REVIEW_S, VERY_LATE
 from p2pcache.core.origin.readings import Reading
 from p2pcache.core.peers.peer import Peer
+from p2pcache.core.peers.settings import FIRST_STEPS_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm.snapshot import InFlight
 from p2pcache.core.swarm_context import SwarmContext
@@ -110,6 +111,8 @@ class Requests:
     def patience_s(self, *, across: bool) -> float:
         """Seconds after which a request is late."""
         usual_s = self._timing.usual_s(across=across)
+        if self._timing.is_unknown:
+            usual_s = FIRST_STEPS_S  # none has ended yet, and this one may never
         return max(self._settings.duplicate_min_s, self._settings.duplicate_after * usual_s)
 
     def find_late(self, readings: Iterable[Reading], now: float) -> float:

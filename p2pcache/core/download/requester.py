@@ -229,7 +229,8 @@ class Requester:
     def _perform(self, one: RequestPass, now: float, out: list[Command]) -> float:
         """Repeat a pass; returns when the first resting neighbour of it can be asked, inf if none rests."""
         states, book, may_ask = self._states, self._book, self.requests.may_ask
-        while may_ask(one.most, across=False) and (
+        # The places that are kept for the rack aren't for second requests.
+        while may_ask(one.most, across=one.again) and (
             runs := one.runs & (self.requests.late if one.again else states.free)
         ):
             reach = WITHIN  # beyond a boundary only while there is a place for it

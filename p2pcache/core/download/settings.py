@@ -9,6 +9,8 @@ NEAR_PLACES = 3  # requests within the rack that go out whatever is asked across
 VERY_LATE = 2
 # Usual request times for which a crowded neighbour may refuse all requests: its slots aren't dealt out evenly.
 PATIENT = 8
+# Times an owner's patience, while no request has ended: the uploads of a slow neighbour end together, and late.
+UNMEASURED = 2
 # Refusals of a neighbour that said before each of them that it serves nobody. One may be chance: its slots were
 # taken meanwhile.
 IDLE_REFUSALS = 2

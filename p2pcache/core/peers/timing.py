@@ -1,5 +1,6 @@
 """Usual times in one swarm: how long requests take, and how quickly new runs appear."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -46,12 +47,12 @@ class RequestTiming:
         return not self._near and not self._far
 
     def usual_s(self, *, across: bool) -> float:
-        """Seconds that a request takes, within the rack or across a boundary; a bound while nothing is known.
+        """Seconds that a request takes, within the rack or across a boundary; inf: not known.
 
         If nothing is known of one side only, it is taken for as quick as the other.
         """
         near_s, far_s = self._near.median, self._far.median
-        return (far_s or near_s if across else near_s or far_s) or FIRST_STEPS_S
+        return (far_s or near_s if across else near_s or far_s) or math.inf
 
     def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
         """Seconds to wait for a bridge before a look at what it hasn't brought, `least_s` at least.

@@ -1,7 +1,6 @@
 """What a doubted neighbour has does not count until it delivers."""
 
-from p2pcache.core.download.settings import PATIENT
-from p2pcache.core.peers.settings import FIRST_STEPS_S
+from p2pcache.core.download.settings import UNMEASURED
 from p2pcache.core.swarm.commands import Fetch, Request, Stuck
 from p2pcache.core.swarm.events import (
     LeaseGranted,
@@ -118,8 +117,8 @@ def refused_for(desk: Desk, seconds: float, moving: bool, serves_every: int = 0)
 
 
 def test_a_neighbour_that_refuses_everything_while_nothing_moves_is_doubted() -> None:
-    assert refused_for(Desk(), PATIENT * FIRST_STEPS_S, moving=False)
-    assert not refused_for(Desk(), PATIENT * FIRST_STEPS_S + 3, moving=False)
+    assert refused_for(Desk(), SETTINGS.owner_patience_s, moving=False)
+    assert not refused_for(Desk(), UNMEASURED * SETTINGS.owner_patience_s + 2, moving=False)
 
 
 def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
@@ -127,15 +126,15 @@ def test_a_crowded_neighbour_is_believed_while_the_swarm_moves() -> None:
 
 
 def test_a_neighbour_that_serves_others_is_believed() -> None:
-    assert refused_for(Desk(), 120, moving=False, serves_every=30)
-    assert not refused_for(Desk(), 120, moving=False, serves_every=70), "it was too late to say so"
+    assert refused_for(Desk(), 120, moving=False, serves_every=12)
+    assert not refused_for(Desk(), 52, moving=False, serves_every=26), "it was too late to say so"
 
 
 def test_news_beyond_our_rack_of_what_a_refuser_has_in_it_is_no_move() -> None:
     """We may not fetch it there: the run isn't nearer to us than before."""
     desk = Desk()
     desk.do(Members((1, HUNG, GOOD), rack=(1, HUNG), site=(1, HUNG, GOOD)))
-    assert not refused_for(desk, PATIENT * FIRST_STEPS_S + 3, moving=True)
+    assert not refused_for(desk, UNMEASURED * SETTINGS.owner_patience_s + 2, moving=True)
 
 
 def refused_by_a_reader(desk: Desk, load: int) -> bool:
