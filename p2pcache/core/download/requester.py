@@ -51,8 +51,7 @@ class Requester:
         self._usual_bytes = sum(self._run_bytes) / max(1, len(self._run_bytes))
         self._timing = timing = RequestTiming()
         self.requests = Requests(context, timing)
-        self.pace = SwarmPace(now)  # of new runs, here or at a neighbour
-        self.arrivals = SwarmPace(now)  # of runs that come here
+        self.pace = SwarmPace(now)
         self.deliveries = Deliveries(context, self.requests, timing)
         self._bridge_timer = BridgeTimer(context, timing, now)
         self._review_at = now
@@ -256,7 +255,7 @@ class Requester:
     def _review(self, progress_at: float, now: float) -> None:
         self._review_at = now + REVIEW_S
         self.deliveries.doubt_refusers(progress_at, now)
-        self.arrivals.on_count(self._states.have.bit_count(), now)
+        self.pace.on_received(self._states.have.bit_count(), now)
         self.pace.on_count((self._states.have | self._book.rarity.held).bit_count(), now)
         self.requests.on_link_measured()
 

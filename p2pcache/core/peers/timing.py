@@ -66,18 +66,27 @@ class RequestTiming:
 
 
 class SwarmPace:
-    """How quickly runs come: those that come here, or those that appear among us and our neighbours."""
+    """How quickly runs come here, and how quickly new ones appear among us and our neighbours."""
 
     def __init__(self, now: float) -> None:
         """Nothing has come yet."""
+        self._received_s = RollingMedian(STEPS)  # seconds from one run to the next
+        self._received = 0
+        self._received_at = now  # when there were more here
         self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
         self._count = 0
         self._at: float | None = None  # when new runs were seen last
         self._began = now
         self.least_mean_s = 0.0  # since the tracker was lost, or ever; 0: not known
 
+    def on_received(self, count: int, now: float) -> None:
+        """So many runs came here by now."""
+        if count > self._received:
+            self._received_s.add((now - self._received_at) / (count - self._received))
+            self._received, self._received_at = count, now
+
     def on_count(self, count: int, now: float) -> None:
-        """So many runs came by now."""
+        """So many runs are here or at a neighbour by now."""
         if count > self._count:
             if self._at is not None:
                 self._gusts.append((now - self._at, count - self._count))
@@ -93,8 +102,13 @@ class SwarmPace:
         self.least_mean_s = self.mean_s
 
     @property
+    def received_s(self) -> float:
+        """Seconds from one run to the next, the median; 0: not known."""
+        return self._received_s.median if len(self._received_s) >= KNOWN_STEPS else 0.0
+
+    @property
     def mean_s(self) -> float:
-        """Seconds from one run to the next, the mean: gusts don't change it, but pauses do; 0: not known."""
+        """The mean, which gusts don't change but pauses do; 0: not known."""
         runs = sum(count for _, count in self._gusts)
         return sum(seconds for seconds, _ in self._gusts) / runs if runs >= KNOWN_STEPS else 0.0
 

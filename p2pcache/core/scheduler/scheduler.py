@@ -167,7 +167,7 @@ class Scheduler:
     @property
     def pace_s(self) -> float:
         """Seconds from one run to the next; 0: not known."""
-        return self._requester.arrivals.mean_s
+        return self._requester.pace.received_s
 
     def story(self, run: RunIndex) -> list[str]:
         """What happened to a run lately, the oldest first: why isn't it here, and which node sent it?"""

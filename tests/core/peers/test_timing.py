@@ -1,8 +1,29 @@
-"""The pace of a swarm, from how many runs there are."""
+"""The pace of a swarm, from the runs that come here and those that are here or at a neighbour."""
 
 import pytest
 
 from p2pcache.core.peers.timing import SwarmPace, pulse_s
+
+
+def test_storage_that_is_quicker_than_all_links_does_not_change_how_quickly_runs_come_here() -> (
+    None
+):
+    pace = SwarmPace(0.0)
+    for step in range(1, 20):
+        pace.on_count(100 * step, float(step))
+        pace.on_received(2 * step, float(step))
+        assert (pace.received_s > 0.0) == (step >= 4), "a few steps say nothing"
+    assert pace.mean_s == pytest.approx(0.01)
+    assert pace.received_s == pytest.approx(0.5)
+
+
+def test_a_pause_hardly_counts() -> None:
+    pace = SwarmPace(0.0)
+    for second in range(1, 8):
+        pace.on_received(2 * second, float(second))
+    pace.on_received(14, 60.0)  # nothing has come for long
+    pace.on_received(16, 61.0)
+    assert pace.received_s == pytest.approx(0.5)
 
 
 def test_runs_that_were_there_when_we_came_do_not_count() -> None:
