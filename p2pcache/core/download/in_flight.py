@@ -80,8 +80,8 @@ class Requests:
         self.flowing = sum(not one.waits for one in counted)
         self._states.requested = bitset.of(one.run for one in counted)
 
-    def retire(self, number: int, now: float, nbytes: int = 0) -> bool:
-        """A request isn't live any more, and brought so many proved bytes; returns whether it was live.
+    def retire(self, number: int, now: float, *, done: bool = False) -> bool:
+        """A request isn't live any more; `done`: its run came. Returns whether it was live.
 
         A request that waited for this one was answered as long ago as an answer usually takes.
         """
@@ -89,8 +89,9 @@ class Requests:
         if request is None:
             return False
         self._ending[number] = request
-        self.live_bytes -= self._run_bytes[request.run]
-        request.peer.on_request_ended(request.run, nbytes, now)
+        size = self._run_bytes[request.run]
+        self.live_bytes -= size
+        request.peer.on_request_ended(request.run, size if done else 0, now)
         for other in self.live.values():
             if other.peer is request.peer and other.waits:
                 other.since = now - self._timing.answer_s

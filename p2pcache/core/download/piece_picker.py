@@ -42,16 +42,9 @@ def choose_peer(
     """The neighbour to ask next: the fewest requests in flight, then dice.
 
     A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over. Returns None if nobody
-    can be asked now, and when the first neighbour that has something ends its rest; inf: none rests.
-
-    Args:
-        peers: all neighbours that may be asked.
-        wanted: runs to ask for, not empty.
-        now: seconds.
-        per_peer: requests in flight to one neighbour, beside those that its link holds.
-        dice: break ties.
-        reach: runs that may be asked for, by distance.
-        full: ask those that have no free slot, too.
+    can be asked now, and when the first neighbour that has something ends its rest; inf: none rests. One neighbour may
+    owe `per_peer` runs beside those that its link holds. `reach` is what may be asked for, by distance; `full`: of those
+    that have no free slot, too.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None

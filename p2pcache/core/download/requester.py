@@ -41,14 +41,13 @@ class Requester:
     def __init__(self, context: SwarmContext, now: float) -> None:
         """Nothing is in flight."""
         self._on = context.on
-        self._run_bytes = context.run_bytes
         self._states = context.states
         self._book = context.book
         self._settings = context.settings
         self._dice = context.dice
         self._counters = context.counters
         self._log = context.log
-        self._usual_bytes = sum(self._run_bytes) / max(1, len(self._run_bytes))
+        self._usual_bytes = sum(context.run_bytes) / max(1, len(context.run_bytes))
         self._timing = timing = RequestTiming()
         self.requests = Requests(context, timing)
         self.pace = SwarmPace(now)
@@ -69,9 +68,7 @@ class Requester:
         Raises:
             LocalProtocolError: no such request is in flight.
         """
-        request = self.requests.live.get(number)
-        done = self._run_bytes[request.run] if request and outcome is Outcome.DONE else 0
-        was_live = self.requests.retire(number, now, done)
+        was_live = self.requests.retire(number, now, done=outcome is Outcome.DONE)
         request = self.requests.pop(number)
         self._log.note(now, request.run, WORDS[outcome], request.peer.node)
         if waited_s and request.since == request.started:

@@ -256,13 +256,12 @@ class Scheduler:
         return now - max(self._progress_at, self._news_at)
 
     def _on_request_ended(self, event: events.RequestEnded, now: float) -> None:
-        run = self._requester.on_request_ended(
-            event.request, event.outcome, now, self._out, event.waited_s
-        )
-        for command in self._out:
+        outcome, out = event.outcome, self._out
+        run = self._requester.on_request_ended(event.request, outcome, now, out, event.waited_s)
+        for command in out:
             if isinstance(command, Blame):
                 self._origin.on_peer_banned(command.peer, now)
-        self._settle(run, event.outcome, Source.PEER, now)
+        self._settle(run, outcome, Source.PEER, now)
 
     # -- runs -------------------------------------------------------------------------------
 

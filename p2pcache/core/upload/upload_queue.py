@@ -103,16 +103,10 @@ class UploadQueue(Generic[Item]):
         return True
 
     def start_next(self) -> tuple[NodeId, Item] | None:
-        """Start the next upload, or return None. Call it until it returns None.
-
-        An upload is active until `on_upload_ended`.
-        """
-        if len(self._active) >= 2 * self._settings.slots:
-            return None
-        if len(self._active.keys() - self._slow.peers) >= self._slots:
-            return None
+        """Start the next upload, which is active until `on_upload_ended`. Call it until it returns None."""
         ready = [peer for peer in self._waiting if peer not in self._active]
-        if not ready:
+        flowing = len(self._active.keys() - self._slow.peers)
+        if not ready or flowing >= self._slots or len(self._active) >= 2 * self._settings.slots:
             return None
         peer = min(ready, key=lambda one: self._waiting[one][0][0])
         waiting = self._waiting.pop(peer)
@@ -127,10 +121,9 @@ class UploadQueue(Generic[Item]):
             self._slow.mark(self._active, now)
 
     def recall(self) -> list[tuple[Item, int]]:
-        """Refused requests, and the load that their peers should hear; each is named once.
+        """Refused requests, and the load that their peers should hear.
 
-        Below `FULL` there is room for them, the oldest first: calling more peers than there are places would turn most
-        of them away again. With `FULL` there is none, but others are served.
+        Below `FULL` there is room, for as many as are called, the oldest first. With `FULL` others are served.
         """
         sent, self._sent = self._sent, False
         if not self._open or not self._on.recall or not self._refused:
