@@ -43,8 +43,8 @@ def choose_peer(
 
     A neighbour that doesn't deliver is asked for one run at a time whenever its rest is over. Returns None if nobody
     can be asked now, and when the first neighbour that has something ends its rest; inf: none rests. One neighbour may
-    owe `per_peer` runs beside those that its link holds. `reach` is what may be asked for, by distance; `full`: of those
-    that have no free slot, too.
+    owe `per_peer` runs beside those that its link holds. `reach` is what may be asked for, by distance, `full` whether
+    those that have no free slot are asked, too.
     """
     within = wanted, wanted & reach[1], wanted & reach[2]
     best: Peer | None = None
