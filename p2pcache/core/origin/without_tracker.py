@@ -20,6 +20,7 @@ from p2pcache.core.origin.settings import (
 )
 from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.peers.timing import SwarmPace
+from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -82,10 +83,14 @@ class WithoutTracker:
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
         # While reads become more only short ones have ended. Leases go out in file order, so what nobody has before a
-        # lease of ours was granted.
-        mine = self._mine
-        before = bitset.full((mine.leased & ~mine.urgent).bit_length())
-        granted = (mine.needed & before & ~self._book.rarity.held).bit_count()
+        # lease of ours was granted: if that is more than may be in flight, a loader of another node waited for ours.
+        mine, most = self._mine, LeaseSettings().most_in_flight
+        orphans = mine.needed & ~self._book.rarity.held
+        counts = (
+            (orphans & bitset.full(run + 1)).bit_count()
+            for run in bitset.members(mine.leased & ~mine.urgent)
+        )
+        granted = max((count for count in counts if count <= most), default=0)
         self._under_way = max(FILL_A_LINK, min(max(under_way, granted), MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         reads = min(self._under_way, mine.missing.bit_count())

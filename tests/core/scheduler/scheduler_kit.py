@@ -30,8 +30,9 @@ class Desk:
     """A scheduler with a clock; remembers the commands, checks after every event."""
 
     def __init__(
-        self, runs: int = 64, have: int = 0, *, tracker: bool = True, node: int = 1
-    ) -> None:
+        self, runs: int = 64, have: int = 0, *, tracker: bool = True, node: int = 1,
+        dialled: bool = True,
+    ) -> None:  # fmt: skip
         self.now = 100.0
         self.full = bitset.full(runs)
         self.s = Scheduler(
@@ -44,7 +45,7 @@ class Desk:
             now=self.now,
         )
         self.out: list[Command] = []
-        if tracker:
+        if tracker and dialled:
             self.do(Reachable())
 
     def do(self, event: Event) -> list[Command]:

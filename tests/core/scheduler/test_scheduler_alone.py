@@ -503,3 +503,37 @@ def test_a_node_with_company_joins_nothing() -> None:
     desk = Desk(runs=2000, tracker=False)
     desk.do(PeerJoined(2, 0))
     assert not any(fetch.joined for fetch in of(Fetch, desk.sleep(60)))
+
+
+@pytest.mark.parametrize(("pace_s", "most_s"), [(0.5, 16.0), (1.0, 24.0), (2.0, 42.0), (4.0, 53.0)])
+def test_a_node_that_nobody_dials_reads_soon_though_its_neighbour_never_does(
+    pace_s: float, most_s: float
+) -> None:
+    """It waited for as long as all reads may take, 112 s at two seconds a run: its pull was given up."""
+    desk = Desk(runs=100, dialled=False)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(8):
+        desk.sleep(pace_s)
+        for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+    desk.do(TrackerDown())
+    assert of(Fetch, desk.sleep(most_s))
+
+
+def test_a_lease_out_of_file_order_says_nothing_of_reads_under_way() -> None:
+    """Granted for a loader of another node: 900 runs before it counted as being read, and were left for 45 s."""
+    desk = Desk(runs=1000)
+    desk.do(Members((1, 2)))
+    desk.up()
+    desk.do(PeerJoined(2, 0))
+    for run in range(60):
+        desk.sleep(0.5)
+        for request in of(Request, desk.do(PeerHas(2, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+    desk.do(LeaseGranted(bitset.of((60, 63, 66, 990))))
+    desk.do(TrackerDown())
+    by_itself = desk.s._by_itself
+    assert by_itself._under_way == FILL_A_LINK
+    assert by_itself._alone_at - desk.now == pytest.approx(PATIENCE_RATIO * FILL_A_LINK * 0.5)
