@@ -50,7 +50,7 @@ class ReaderChoice:
             one = readers.working.get(node)
             if one is None or readers.has_failed(one) or not lacked_by(one) >> run & 1:
                 continue
-            if len(one.runs) >= min(seats.get(node, share), one.credit):
+            if len(one.runs) >= min(max(seats.get(node, 0), share), one.credit):
                 continue
             rank = self._tier(one, left, again=again), 0 if node in seats else len(one.runs)
             if best is None or rank < least:

@@ -155,3 +155,11 @@ def test_racks_into_which_little_is_read_come_first(data: st.DataObject) -> None
         for place in places
     ]
     assert burdens == sorted(burdens)
+
+
+def test_a_few_readers_of_many_racks_have_all_leases() -> None:
+    """They had the share of their two racks: 12 s for 5."""
+    storm = Storm({("", name): 1 for name in "abcdefgh"})
+    for node in list(storm.places)[2:]:
+        storm.book.set_credit(node, 0)
+    assert sum(map(len, storm.round().values())) == 16
