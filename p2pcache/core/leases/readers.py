@@ -43,10 +43,10 @@ class Readers:
     """The members of a swarm that have credit, and indexes over their records.
 
     A reader whose read failed rests: it gets no lease. One whose reads take far longer than the others' rests, too, and
-    then is on probation until a read is as quick as theirs.
+    then is on probation until a read is as quick as theirs. It has both rests, the one after the failure first.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only,
-    `unfit` those that stand aside or are slower than the others, `resting` those that rest. Those that may have one
+    `aside` those that stand aside, `unfit` those and slower ones, `resting` those that rest. Those that may have one
     more lease are in `idle` if they have none, else in `busy`.
     """
 
@@ -56,6 +56,7 @@ class Readers:
         """No member works on leases yet. The roster keeps `members` up to date."""
         self.working: dict[NodeId, MemberRecord] = {}
         self.choosy: set[NodeId] = set()
+        self.aside: set[NodeId] = set()
         self.unfit: set[NodeId] = set()
         self.resting: dict[NodeId, MemberRecord] = {}
         self.idle, self.busy = SampledSet(), SampledSet()
@@ -84,7 +85,7 @@ class Readers:
         room = len(record.runs) < record.credit and not self.has_failed(record)
         for group, belongs in (
             (self.idle, room and not record.runs), (self.busy, room and bool(record.runs)),
-            (self.choosy, record.wanted != ALL),
+            (self.choosy, record.wanted != ALL), (self.aside, works and stands_aside(record)),
             (self.unfit, works and (stands_aside(record) or record.pace is not Pace.USUAL)),
         ):  # fmt: skip
             change = group.add if belongs else group.discard
@@ -116,7 +117,6 @@ class Readers:
     def on_lease_taken(self, record: MemberRecord, took_s: float, now: float) -> None:
         """A lease was taken from a reader since the read dragged on for so many seconds: the reader is slow."""
         self.times.on_delay(record, took_s)
-        record.failures = 0
         self._convict(record, took_s, now)
         self.review(record)
 
@@ -128,7 +128,7 @@ class Readers:
 
     def has_failed(self, record: MemberRecord) -> bool:
         """Whether a reader rests after a failed read."""
-        return record.failures > 0 and record.node in self.resting
+        return record.node in self.resting and record.rests_until != record.slow_until
 
     def may_read_soon(self, record: MemberRecord) -> bool:
         """Whether a reader doesn't rest after a failed read, or for a shorter time than a lease has at least."""
@@ -160,7 +160,7 @@ class Readers:
 
     def any_reached(self) -> bool:
         """Whether any reader doesn't stand aside."""
-        return any(not stands_aside(one) for one in self.working.values())
+        return len(self.aside) < len(self.working)
 
     def lacking(self) -> RunSet:
         """Runs that any reader has use for. O(readers)."""
@@ -171,7 +171,10 @@ class Readers:
     def end_rests(self, now: float) -> None:
         """End rests that are over."""
         for record in [one for one in self.resting.values() if one.rests_until <= now]:
-            self._end_rest(record)
+            if record.pace is Pace.SLOW and record.slow_until > now:
+                record.rests_until = record.slow_until
+            else:
+                self._end_rest(record)
             self.review(record)
 
     def check(self) -> None:
@@ -184,6 +187,7 @@ class Readers:
             one.node for one in records if one.pace is Pace.SLOW
         }
         working = self.working.values()
+        assert self.aside == {one.node for one in working if stands_aside(one)}
         assert self.unfit == {
             o.node for o in working if stands_aside(o) or o.pace is not Pace.USUAL
         }
@@ -196,8 +200,9 @@ class Readers:
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:
-            record.pace = Pace.SLOW
-            self._rest(record, now + self.times.rule.probation * took_s)
+            record.pace, record.slow_until = Pace.SLOW, now + self.times.rule.probation * took_s
+            if not self.has_failed(record):
+                self._rest(record, record.slow_until)
 
     def _rest(self, record: MemberRecord, until: float) -> None:
         if record.credit:

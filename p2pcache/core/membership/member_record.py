@@ -47,6 +47,7 @@ class MemberRecord:
     failures: int = 0  # failed reads in a row
     pace: Pace = Pace.USUAL
     rests_until: float = 0.0
+    slow_until: float = 0.0  # of the rest for being slow, which goes on after that for a failure
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
     # Whether others get at it (`reachability`).

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.membership.member_record import MemberRecord
+from p2pcache.core.membership.member_record import MemberRecord, Pace
 from p2pcache.core.protocol.messages import Member
 from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make
 
@@ -329,3 +329,35 @@ def test_a_node_that_only_fails_does_not_keep_a_slow_one_from_a_run() -> None:
         now += 0.1
         assert now < deadline, "A rests for half a minute and more"
     assert 1 < tries <= 4
+
+
+def test_a_slow_node_that_fails_rests_for_both() -> None:
+    """Its next read failed, and half a second later it was on probation instead of 80."""
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    for node in (A, B, C, D):
+        book.set_credit(node, 1)
+    slow = have.roster.members[D]
+    taken(book, have, D, 0.0, 10.0)
+    book.readers.on_read_failed(slow, 10.0)
+    assert book.readers.has_failed(slow)
+    book.expire(11.0)
+    assert not book.readers.has_failed(slow), "it reads if nobody else does"
+    book.check()
+    paces = []
+    for now in (89.0, 90.0):
+        book.expire(now)
+        paces.append(slow.pace)
+    assert paces == [Pace.SLOW, Pace.PROBATION]
+    book.check()
+
+
+def test_a_node_that_failed_rests_for_it_though_it_is_slow_too() -> None:
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    book.set_credit(D, 1)
+    slow = have.roster.members[D]
+    for _ in range(4):
+        book.readers.on_read_failed(slow, 10.0)
+    taken(book, have, D, 0.0, 10.0)
+    assert book.readers.has_failed(slow)
+    assert not book.grant(11.0)
+    assert book.grant(14.0)
