@@ -87,7 +87,7 @@ class SwarmDriver:
         heard = context.net.heard(self.digest)
         for node in self.neighbours.joined:
             self.post(e.PeerJoined(node, heard.get(node, 0), context.net.rtt_s(node)))
-        if self.neighbours.callers:
+        if self.neighbours.dialled:
             self.post(e.Reachable())
         if self.neighbours.members:
             self.post(self.neighbours.members_event())

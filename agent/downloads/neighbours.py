@@ -16,7 +16,8 @@ class Neighbours:
     def __init__(self, context: AgentContext, digest: str) -> None:
         self.members: dict[NodeId, m.Member] = {}
         self.joined: set[NodeId] = set()  # the neighbours that we may request from
-        self.callers: dict[NodeId, str] = {}  # addresses of nodes that have dialled us
+        self.dialled = False  # a node has dialled us
+        self.callers: dict[NodeId, str] = {}  # addresses of such nodes, until they are written down
         self._node = context.node
         self._place = context.settings.site, context.settings.rack
         self._digest = digest
@@ -69,6 +70,7 @@ class Neighbours:
     def on_caller(self, node: NodeId, address: str) -> None:
         """A node has dialled us; `address`: where it listens, as it says itself."""
         self._left.discard(node)
+        self.dialled = True
         if node in self.callers or len(self.callers) < MAX_CALLERS:
             self.callers[node] = address
 

@@ -6,8 +6,10 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import uvloop
 
+from p2pcache.agent.downloads import driver
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.core.swarm import events as e
 from p2pcache.errors import NotAllowed
@@ -104,3 +106,36 @@ def test_a_member_that_dials_us_shows_that_others_reach_this_node() -> None:
     swarm.post, swarm.scheduler = events.append, None
     swarm.inbound(2, "node2:7000", wants=True)
     assert events == [e.Reachable()]
+
+
+class Starting(SwarmDriver):
+    """A swarm that only notes its events."""
+
+    def __init__(self, neighbours: Any) -> None:
+        self.posted: list[e.Event] = []
+        self.scheduler = None
+        self.store: Any = SimpleNamespace(have_runs=lambda: 0)
+        self.layout: Any = None
+        self.digest = ""
+        self.neighbours = neighbours
+        self._settings: Any = None
+        net = SimpleNamespace(heard=lambda digest: {})
+        self._context: Any = SimpleNamespace(now=time.monotonic, net=net, link=None, node=1)
+
+    def post(self, event: e.Event) -> None:
+        self.posted.append(event)
+
+    def _redial_later(self) -> None: ...
+
+
+@pytest.mark.parametrize("dialled", [False, True])
+def test_a_swarm_that_starts_again_says_whether_it_was_dialled(
+    dialled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The addresses of callers are forgotten each half minute, when they have been written down."""
+    monkeypatch.setattr(driver, "make_scheduler", lambda *_: object())
+    neighbours = SimpleNamespace(joined=set(), members={}, callers={}, dialled=dialled)
+    swarm = Starting(neighbours)
+    swarm.reads_storage = True
+    swarm.start()
+    assert (e.Reachable() in swarm.posted) == dialled

@@ -117,3 +117,11 @@ def test_our_own_place_wins_over_the_lists() -> None:
     )
     alone = placed(OUR, ("s", "r"), {})
     assert (alone.nodes, alone.rack, alone.site) == ((), (OUR,), (OUR,))
+
+
+def test_a_node_that_was_dialled_stays_so_when_the_addresses_are_written_down() -> None:
+    swarm, _ = made()
+    assert not swarm.dialled
+    swarm.on_caller(2, "h2:1")
+    swarm.callers.clear()
+    assert swarm.dialled
