@@ -12,7 +12,7 @@ class Crossings:
 
     def take_turn(self, site: str, digest: str, node: NodeId, now: float) -> bool:
         """Whether a node of a site may bring a model in now; asked again in time, it goes on."""
-        if len(self._turns) >= MAX_CROSSINGS:
+        if len(self._turns) >= MAX_CROSSINGS and (site, digest) not in self._turns:
             self._turns = {key: turn for key, turn in self._turns.items() if now < turn[1]}
         holder, until = self._turns.get((site, digest), (None, now))
         full = holder is None and len(self._turns) >= MAX_CROSSINGS

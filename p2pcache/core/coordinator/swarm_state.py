@@ -295,15 +295,15 @@ class SwarmTracker:
             self._send(node, neighbours)
 
 
-def check_state(said: m.SwarmState) -> None:
-    """Refuse what `SwarmTracker` would stumble over half way.
+def check_state(said: m.SwarmState, most_leases: int) -> None:
+    """Refuse what `SwarmTracker` would stumble over half way. It reads no more than `most_leases` leases.
 
     Raises:
         RemoteProtocolError: no honest member says this.
     """
     if not is_digest(said.digest):
         raise RemoteProtocolError("a swarm with a bad digest")
-    m.run_bits(said.leases, said.run_count)
+    m.run_bits(said.leases[:most_leases], said.run_count)
     for bitmap in (b"" if said.complete else said.have, said.wanted):
         if bitmap:
             bitset.from_bytes(bitmap, said.run_count)

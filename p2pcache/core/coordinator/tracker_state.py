@@ -321,7 +321,7 @@ class TrackerState:
 
     def _join(self, record: Node, said: m.SwarmState, now: float) -> SwarmTracker:
         """The swarm that a member speaks of, made if it is the first; checks what identifies it."""
-        check_state(said)
+        check_state(said, self._context.leases.most_in_flight)
         swarm = self.swarms.get(said.digest)
         if swarm is not None and swarm.roster.run_count != said.run_count:
             raise RemoteProtocolError(

@@ -8,6 +8,7 @@ import pytest
 
 from p2pcache.core import bitset
 from p2pcache.core.coordinator import settings
+from p2pcache.core.coordinator.swarm_state import check_state
 from p2pcache.core.membership.outputs import Close, Send
 from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.core.protocol import messages as m
@@ -86,6 +87,14 @@ def test_no_message_holds_the_tracker(name: str, node: int) -> None:
     world = World()
     large(world)
     assert longest(world, node, MESSAGES[name]) < HELD_S
+
+
+def test_only_as_many_leases_as_may_be_in_flight_are_read() -> None:
+    """To read all that fit into a message took half a second of the tracker's loop."""
+    said = m.SwarmState(X, 9, leases=(0, 1, 2, 3, 99))
+    check_state(said, 4)
+    with pytest.raises(RemoteProtocolError, match="beyond a model"):
+        check_state(said, 5)
 
 
 def test_a_long_message_of_a_short_kind_is_not_even_decoded() -> None:

@@ -29,6 +29,10 @@ def test_the_table_is_bounded() -> None:
     for number in range(MAX_CROSSINGS):
         assert turns.take_turn("", str(number), 1, 0.0)
     assert not turns.take_turn("", "more", 1, 1.0)
+    kept = turns._turns
     assert turns.take_turn("", "0", 1, 1.0)
+    assert turns._turns is kept, (
+        "a node that goes on needs no room: it would cost a millisecond each time"
+    )
     assert turns.take_turn("", "more", 1, CROSSING_S)
     assert len(turns._turns) == 2
