@@ -40,8 +40,8 @@ class TenureSettings:
     """How long a tenure lasts without renewal, and what follows from it. Seconds."""
 
     ttl_s: float = 10.0  # no longer than agents need to notice that a tracker is silent
-    renew_s: float = 3.0  # three renewals may fail before the tenure is over
-    look_s: float = (
-        1.0  # between a standby's reads, and after a failed call: what a takeover may be late
-    )
+    # With calls of two seconds that fail and `look_s` after each a renewal is written at 3, 6 and 9 s.
+    renew_s: float = 3.0
+    # Between a standby's reads, and after a failed call: what a takeover may be late.
+    look_s: float = 1.0
     margin_s: float = 1.0  # that the holder stops early: the rates of clocks may differ by a tenth

@@ -4,7 +4,8 @@ from typing import Protocol
 
 from p2pcache.core.format.tenure_record import TenureRecord
 
-CALL_S = 2.5  # for one call: a renewal that fails can be repeated twice before the tenure is over
+# For one call: a renewal that fails can be repeated twice before the tenure is over.
+CALL_S = 2.0
 
 
 class TenureStore(Protocol):

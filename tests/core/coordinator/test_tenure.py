@@ -13,10 +13,10 @@ from p2pcache.core.coordinator.settings import TenureSettings
 from p2pcache.core.coordinator.tenure import Contender, Look, Write
 from p2pcache.core.format.tenure_record import TenureRecord, decode_record, encode_record
 from p2pcache.errors import IntegrityError
+from p2pcache.io.tenures.store import CALL_S
 
 A, B = "http://a:7400", "http://b:7400"
 USUAL = TenureSettings()
-CALL_S = 2.5  # after which a call counts as failed, as in the daemon
 
 
 def contender(url: str = A, *, now: float = 0.0, first: int = 1) -> Contender:
@@ -77,6 +77,16 @@ def test_without_renewals_the_holder_stops_before_anybody_else_begins() -> None:
     write = renewed(other, 10.9)
     assert write.expect == "v1"
     assert write.record.generation == 2
+
+
+def test_a_renewal_whose_calls_fail_is_written_three_times_before_the_tenure_is_over() -> None:
+    one = contender()
+    taken(one)
+    for now in (3.0, 6.0, 9.0):
+        renewed(one, now)
+        one.on_failed(now + CALL_S)
+    assert one.next_call(12.0) == Look()
+    assert not one.active
 
 
 def test_a_renewal_that_a_standby_sees_makes_it_wait_again() -> None:
@@ -374,13 +384,13 @@ def test_when_clocks_jump_none_acts_beyond_its_ttl(world: tuple[int, int], loss:
 def test_the_worlds_have_takeovers_and_are_mostly_led() -> None:
     """Or the two tests above would test nothing."""
     tenures, led, overlaps = 0, 0.0, 0.0
-    for seed in range(30):
+    for seed in range(60):
         quiet = World(seed, 2, drift=0.04, jumps=False, loss=0.05)
         quiet.run(200.0)
         tenures, led = tenures + len(quiet.generations), led + quiet.active_s
         jumping = World(seed, 2, drift=0.04, jumps=True, loss=0.05)
         jumping.run(200.0)
         overlaps += jumping.overlap_s
-    assert tenures > 60
-    assert led > 0.6 * 30 * 200
+    assert tenures > 120
+    assert led > 0.6 * 60 * 200
     assert overlaps > 0  # what jumps of clocks do, and only they
