@@ -37,7 +37,8 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 class OriginReader:
     """Decides what this node reads from the origin: only runs that it was granted or owns.
 
-    Invariant (`check`): `mine.fetching` is exactly the runs of the live `readings`.
+    Invariants (`check`): `mine.fetching` is exactly the runs of the live `readings`, `waiting` has exactly the leased
+    runs that aren't read, the oldest first.
     """
 
     def __init__(self, context: SwarmContext, by_itself: WithoutTracker, now: float) -> None:
@@ -55,7 +56,7 @@ class OriginReader:
         self.readings = Readings()
         largest = max(context.run_bytes, default=1)
         self._most_joined = max(1, JOIN_BYTES // largest)
-        self._granted_at: dict[RunIndex, float] = {}
+        self.waiting: dict[RunIndex, float] = {}  # leased runs that aren't read yet, and since when
         self._way_known = False  # whether a read has told how long it waited
         self._in_hand = FIRST_READS  # leases at once that this node is known to be able to work on
         self._told_credit = LeaseCredit(0)
@@ -73,7 +74,8 @@ class OriginReader:
         self._by_itself.on_tracker_up(now)
         self._told_credit = LeaseCredit(0)  # say it again: a tracker that restarted knows nothing
         self._told_urgent = 0
-        self._mine.leased |= self._mine.fetching
+        if not self._by_itself.is_cut_off:
+            self._mine.leased |= self._mine.fetching
 
     def on_peer_joined(self, node: NodeId) -> None:
         """A member is connected; it is a neighbour unless it is banned."""
@@ -127,24 +129,24 @@ class OriginReader:
             self._report.failed |= fresh
             return
         mine.leased |= fresh
-        self._granted_at.update(dict.fromkeys(bitset.members(fresh), now))
+        self.waiting.update(dict.fromkeys(bitset.members(fresh & ~mine.fetching), now))
 
     def on_revoked(self, runs: RunSet, out: list[Command]) -> None:
         """The tracker takes leases back: other nodes have the runs."""
         runs &= self._mine.leased
-        self._mine.leased &= ~runs
+        self._end_leases(runs)
         self._cancel(runs & self._mine.fetching, out)
 
     def return_unwanted(self) -> None:
         """This node wants fewer runs: give back leases that wait. Reads in flight go on, since others want them."""
         runs = self._unread & ~self._mine.wanted
-        self._mine.leased &= ~runs
+        self._end_leases(runs)
         self._report.returned |= runs
 
     def on_proved(self, runs: RunSet, out: list[Command]) -> None:
         """These missing runs are proved: report their leases as done and stop reading them."""
         self._report.done |= runs & self._mine.leased
-        self._mine.leased &= ~runs
+        self._end_leases(runs)
         self._cancel(runs & self._mine.fetching, out)
 
     def on_fetch_ended(
@@ -188,7 +190,7 @@ class OriginReader:
         """This node has no space left: give every lease back and read nothing."""
         self.halted = True
         self._report.failed |= self._unread
-        self._mine.leased &= self._mine.fetching
+        self._end_leases(self._unread)
         self._cancel(self._mine.fetching, out)
 
     # -- decisions --------------------------------------------------------------------------
@@ -204,11 +206,6 @@ class OriginReader:
     def heeds_haves(self) -> bool:
         """Whether a neighbour's new runs can change what `act` does."""
         return not self._by_itself.tracker_up or bool(self._unread | self._mine.urgent)
-
-    @property
-    def waiting(self) -> dict[RunIndex, float]:
-        """Leased runs that aren't read yet, and since when they wait."""
-        return {run: self._granted_at[run] for run in bitset.members(self._unread)}
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start the reads that are allowed, and report to the tracker.
@@ -238,8 +235,8 @@ class OriginReader:
     def next_wakeup(self) -> float:
         """When `act` has something to do though nothing happens, in seconds; inf: never."""
         wake = math.inf
-        if self._unread and self.readings.requests < self._concurrency.most:
-            wake = min(self.waiting.values()) + self._settings.stuck_after_s
+        if self.waiting and self.readings.requests < self._concurrency.most:
+            wake = next(iter(self.waiting.values())) + self._settings.stuck_after_s
         if self._by_itself.tracker_up and self._mine.urgent and self._untold:
             wake = min(wake, self._urgent_at + self._settings.have_interval_s)
         if self._by_itself.governs and self._mine.needed and not self.halted:
@@ -250,9 +247,10 @@ class OriginReader:
         return wake
 
     def check(self) -> None:
-        """Assert the invariant."""
+        """Assert the invariants."""
         self.readings.check(self._mine.fetching, max(self._concurrency.most, MIN_SHARE))
         assert self.waiting.keys() == set(bitset.members(self._unread))
+        assert list(self.waiting.values()) == sorted(self.waiting.values())
 
     # -- within -----------------------------------------------------------------------------
 
@@ -297,7 +295,7 @@ class OriginReader:
         for run in self._mine.in_order(self._unread):
             if self.readings.requests >= self._concurrency.most:
                 return
-            if not elsewhere >> run & 1 or now >= self._granted_at[run] + patience_s:
+            if not elsewhere >> run & 1 or now >= self.waiting[run] + patience_s:
                 self._fetch(run, now, out)
 
     def _read_owned(self, now: float, quiet_s: float, out: list[Command]) -> None:
@@ -335,12 +333,17 @@ class OriginReader:
             self._fetch(run, now, out, place=place)
 
     def _fetch(self, run: RunIndex, now: float, out: list[Command], *, place: int = 0) -> None:
-        self._granted_at.pop(run, None)
+        self.waiting.pop(run, None)
         number = self.readings.begin_reading(run, place, now)
         self._mine.fetching |= 1 << run
         self._counters.fetches += 1
         self._log.note(now, run, "origin: reading")
         out.append(Fetch(number, run, joined=place > 0))
+
+    def _end_leases(self, runs: RunSet) -> None:
+        for run in bitset.members(self._mine.leased & runs):
+            self.waiting.pop(run, None)
+        self._mine.leased &= ~runs
 
     def _cancel(self, runs: RunSet, out: list[Command]) -> None:
         if not runs:

@@ -146,8 +146,9 @@ class Scheduler:
 
     @property
     def origin_runs(self) -> RunSet:
-        """Runs that we may read or are reading from the origin: the leases of an announce."""
-        return self._states.leased | self._states.fetching
+        """Runs that we may read or are reading from the origin for others: the leases of an announce."""
+        states = self._states
+        return states.leased if self._by_itself.is_cut_off else states.leased | states.fetching
 
     @property
     def wanted(self) -> RunSet:
@@ -379,7 +380,8 @@ class Scheduler:
     def _report_stuck(self, now: float) -> None:
         """Tell the tracker of stuck runs. A node without neighbours finds out whether it reaches anybody."""
         waited, stuck = self._stuck.find_stuck(self._progress_at, now)
-        if not self._book.peers and not self.origin_runs and waited:
+        reads = self._states.leased | self._states.fetching
+        if not self._book.peers and not reads and waited:
             self._origin.probe_isolation(now, self._out)
             self._origin.act(now, self._quiet_s(now), self._out)
         if stuck.runs and self._by_itself.tracker_up:

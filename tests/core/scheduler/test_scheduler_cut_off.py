@@ -266,3 +266,15 @@ def test_dials_that_failed_long_before_a_run_was_lost_do_not_count() -> None:
     out = desk.sleep(60)
     assert of(Fetch, out) == []
     assert {dial.peer for dial in of(Dial, out)} == {2, 3}, "it dials them again"
+
+
+def test_what_a_cut_off_node_reads_is_no_lease_until_it_reaches_another() -> None:
+    """The tracker took a hundred joined reads for leases, and the others waited for what nobody gets."""
+    desk = cut_off(runs=400)
+    fetches = of(Fetch, desk.sleep(SETTINGS.owner_patience_s + SETTINGS.stuck_after_s))
+    assert fetches
+    assert desk.s.origin_runs == 0
+    desk.do(LeaseGranted(1 << 399))
+    assert desk.s.origin_runs == 1 << 399, "it says that it lives on"
+    desk.do(PeerJoined(2, 0))
+    assert desk.s.origin_runs == bitset.of(one.run for one in fetches) | 1 << 399
