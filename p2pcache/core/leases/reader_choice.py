@@ -27,7 +27,7 @@ class ReaderChoice:
 
     Those are preferred that have the smallest (unreachable, slow, on probation, not the rack's holder, runs in flight,
     dice). One that is unreachable or slow gets a lease only if no better one will read the run later. Readers are drawn
-    from samples, so a choice takes constant time.
+    from samples, so a choice takes constant time, unless the run is read again, or waits for a better one: O(readers).
     """
 
     def __init__(self, readers: Readers, roster: Roster) -> None:
@@ -60,7 +60,10 @@ class ReaderChoice:
         return None if best is None or self._waits(best, run, left, again=again) else best
 
     def acceptable(self, *, every: bool) -> RunSet:
-        """Runs that a reader with room has use for, as far as a sample can tell; `every`: also above its share."""
+        """Runs that a reader with room has use for, as far as a sample can tell.
+
+        `every`: a reader above its share, too, and no sample but all of them.
+        """
         working = self._readers.working
         return reduce(or_, (lacked_by(working[node]) for node in self._drawn(every=every)), 0)
 

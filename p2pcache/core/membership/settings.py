@@ -1,8 +1,8 @@
 """Thresholds of the membership room that no operator tunes; `core.settings.MemberSettings` has the others."""
 
-MOST_NODES = (
-    20_000  # of which something is kept, gone ones too: twice the largest cluster that is supported
-)
+# Nodes of which something is kept: twice the largest cluster that is supported. So many gone ones are remembered, too,
+# twice as many as before they shared this bound.
+MOST_NODES = 20_000
 # Members that must say the same of a node or of a run: one alone may lie, have bad memory, be cut off or leave. A dial
 # that failed counts as a complaint.
 WITNESSES = 2
