@@ -166,7 +166,8 @@ class Requester:
         if self._on.endgame:
             self.deadline = min(self.deadline, self.requests.find_late(readings, now))
         for one in self._passes(now):
-            self.deadline = min(self.deadline, self._perform(one, now, out))
+            retry_at = self._perform(one, now, out)  # which sets the deadline, too
+            self.deadline = min(self.deadline, retry_at)
 
     def _passes(self, now: float) -> Iterator[RequestPass]:
         """All passes in order.

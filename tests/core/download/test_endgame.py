@@ -106,3 +106,33 @@ def test_a_request_after_a_have_batch_gets_a_duplicate_too() -> None:
     assert of(Request, desk.do(PeerHas(3, desk.full, 0))) == []
     (twin,) = of(Request, desk.sleep(5))
     assert (twin.run, twin.peer) == (last.run, 3)
+
+
+def all_but_one(desk: Desk, *neighbours: int) -> Request:
+    """Neighbours send all runs but one, 0.1 s each; returns the last request."""
+    open_ = desk.meet(dict.fromkeys(neighbours, desk.full))
+    while len(open_) > 1:
+        desk.now += 0.1
+        open_ += of(Request, desk.do(RequestEnded(open_.pop(0).request, Outcome.DONE)))
+    assert desk.s.have.bit_count() == desk.full.bit_count() - 1
+    return open_[0]
+
+
+def test_a_last_run_that_is_asked_of_another_neighbour_is_late_in_its_turn() -> None:
+    """It was never looked at again: the deadline that its request had set was lost."""
+    desk = Desk(runs=40)
+    last = all_but_one(desk, 2, 3, 4)
+    (again,) = of(Request, desk.do(RequestEnded(last.request, Outcome.BUSY)))
+    assert again.peer != last.peer
+    (twin,) = of(Request, desk.sleep(2.0))
+    assert twin.run == again.run == last.run
+    assert twin.peer != again.peer
+
+
+def test_a_lone_run_at_a_slow_neighbour_is_asked_of_one_that_gets_it_much_later() -> None:
+    desk = Desk(runs=1)
+    (first,) = desk.meet({2: 1, 5: 0})
+    assert of(Request, desk.sleep(20.0)) == []
+    out = desk.do(PeerHas(5, 1, 0))
+    (twin,) = of(Request, [*out, *desk.sleep(2 * REVIEW_S)])
+    assert (first.peer, twin.peer) == (2, 5)
