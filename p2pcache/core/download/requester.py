@@ -137,7 +137,7 @@ class Requester:
         elif outcome is Outcome.REFUSED:
             counters.refused += 1
             self._book.on_refused(peer, 1 << request.run)
-        elif outcome not in {Outcome.CANCELLED, Outcome.MISMATCH}:
+        elif outcome is Outcome.LOST:
             peer.rest_until = now + PAUSE_S  # it is usually gone
             self.deliveries.doubt(peer)
 

@@ -49,5 +49,10 @@ class StuckWatch:
         self._suspects = orphans
         self._reached = (held & states.wanted).bit_length()
         doubted = sorted(self._deliveries.in_vain & peers.keys())
-        failing = tuple(node for node in doubted if peers[node].have & stuck)
+        # One whose connection only ended is asked again first: a restart, or a switch that resets connections, is no
+        # reason to void what it has.
+        failing = tuple(
+            node for node in doubted
+            if peers[node].have & stuck and (peers[node].stalls or peers[node].refused_since)
+        )  # fmt: skip
         return waited, Stuck(bitset.lowest(stuck, MAX_STUCK), lacking, failing)

@@ -170,3 +170,45 @@ def test_without_a_tracker_an_owner_that_delivers_nothing_is_passed_over() -> No
     stalled(desk)
     desk.sleep(2 * SETTINGS.owner_patience_s)
     assert of(Fetch, desk.out), "this node owns everything and reads it"
+
+
+def lost(desk: Desk, asked: list[Request]) -> list[Stuck]:
+    """The connections of these requests end, and come back after ten seconds; returns what the tracker is told."""
+    nodes = {one.peer for one in asked}
+    for one in asked:
+        desk.do(RequestEnded(one.request, Outcome.LOST))
+    for node in nodes:
+        desk.do(PeerLeft(node))
+    desk.sleep(10.0)
+    for node in nodes:
+        desk.do(PeerJoined(node, desk.full))
+    return of(Stuck, desk.out)
+
+
+def test_the_only_holder_whose_connection_ended_is_not_named_to_the_tracker() -> None:
+    """What a seed has was void after its restart."""
+    desk = Desk()
+    desk.up()
+    told = lost(desk, of(Request, desk.do(PeerJoined(HUNG, desk.full))))
+    assert not any(one.failing for one in told)
+    probe = of(Request, desk.out)[-1]
+    desk.do(RequestEnded(probe.request, Outcome.STALLED))
+    desk.sleep(SETTINGS.stuck_after_s)
+    assert of(Stuck, desk.out)[-1].failing == (HUNG,), "it was asked again, and sent nothing"
+
+
+def test_many_connections_that_are_reset_together_name_nobody() -> None:
+    desk = Desk()
+    desk.up()
+    told = lost(desk, desk.meet(dict.fromkeys(range(2, 10), desk.full)))
+    assert not any(one.failing for one in told)
+
+
+def test_a_failure_of_our_own_disk_says_nothing_of_the_sender() -> None:
+    desk = Desk()
+    desk.up()
+    request, *_ = of(Request, desk.do(PeerJoined(HUNG, desk.full)))
+    desk.do(RequestEnded(request.request, Outcome.FAILED))
+    desk.sleep(SETTINGS.stuck_after_s)
+    assert desk.s.view(desk.now).peers[0].delivers
+    assert of(Stuck, desk.out) == []

@@ -78,6 +78,18 @@ def test_a_waiting_request_takes_the_place_of_one_that_ends_badly() -> None:
     assert desk.s._requester.requests.flowing == SETTINGS.outstanding - 1
 
 
+def test_both_runs_of_a_lost_connection_are_free_though_one_waited() -> None:
+    desk, sent = busy_desk()
+    (ahead,) = [r for r in of(Request, desk.sleep(TOOK_S - TRIP_S)) if r.peer == 2]
+    both = 1 << sent[2].run | 1 << ahead.run
+    requests, states = desk.s._requester.requests, desk.s._states
+    assert not states.free & both
+    requests.halted = True  # or others are asked for them at once
+    assert end(desk, sent[2], Outcome.LOST) == []
+    assert requests.flowing == SETTINGS.outstanding - 1
+    assert states.free & both == both
+
+
 def test_nothing_is_asked_ahead_before_it_is_known_how_long_runs_take() -> None:
     desk = Desk(runs=1000)
     asked = desk.meet(dict.fromkeys(SENDERS, desk.full))
