@@ -142,7 +142,7 @@ class Requests:
                 continue
             late |= 1 << run
             self.very_late |= (now >= since + VERY_LATE * patience_s) << run
-        self.late = late & ~twice
+        self.late = late & ~twice & self._states.needed
         # Another holder may come, or have a slot free.
         return min(look_at, now + REVIEW_S) if self.late else look_at
 

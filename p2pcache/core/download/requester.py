@@ -198,7 +198,9 @@ class Requester:
         if requests.flowing <= 1:  # a lone request may wait for a slow node
             yield RequestPass("blind", ALL, everybody, each, usual, blind=True)
         if requests.late:
-            yield RequestPass("late", self._states.wanted, everybody, each, usual, again=True)
+            # To ask the others, too, would be one duplicate each: their requests count for nothing.
+            believed = [peer for peer in everybody if peer.delivers]
+            yield RequestPass("late", ALL, believed, each, usual, again=True)
 
     def _about_to_end(self, now: float) -> Iterator[Peer]:
         """Neighbours whose only request is about to end.

@@ -14,6 +14,7 @@ from p2pcache.core.swarm.events import (
     PeerJoined,
     PeerLeft,
     RequestEnded,
+    Wanted,
 )
 from tests.core.scheduler.scheduler_kit import MB, Desk, of
 
@@ -136,3 +137,29 @@ def test_a_lone_run_at_a_slow_neighbour_is_asked_of_one_that_gets_it_much_later(
     out = desk.do(PeerHas(5, 1, 0))
     (twin,) = of(Request, [*out, *desk.sleep(2 * REVIEW_S)])
     assert (first.peer, twin.peer) == (2, 5)
+
+
+def test_a_late_run_is_asked_of_one_that_delivers_and_not_of_doubted_ones() -> None:
+    desk = Desk(runs=1)
+    doubted, good = range(10, 22), 3
+    for node in doubted:
+        (asked,) = of(Request, desk.do(PeerJoined(node, 1)))
+        desk.do(RequestEnded(asked.request, Outcome.STALLED))
+    (first,) = of(Request, desk.do(PeerJoined(2, 1)))
+    desk.do(PeerJoined(good, 1))
+    twins = of(Request, desk.sleep(3 * FIRST_STEPS_S))
+    assert [(one.run, one.peer) for one in twins] == [(first.run, good)]
+    assert desk.s.counters.duplicates == 1
+
+
+def test_a_node_that_needs_nothing_more_looks_for_nothing_late() -> None:
+    """It woke four times a second until its requests had ended."""
+    desk = Desk(runs=40)
+    all_but_one(desk, 2)
+    desk.do(Wanted(0))
+    desk.sleep(10.0)
+    wakes = 0
+    while (wake := desk.s.next_wakeup()) is not None and wake < desk.now + 10.0 and wakes < 9:
+        wakes += 1
+        desk.sleep(wake - desk.now)
+    assert wakes < 3
