@@ -76,9 +76,8 @@ class Peer:
         self.proved_bytes, self.owed_s = 0, 0.0
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
-        self.refused_since = (
-            0.0  # its first BUSY since it served anybody, as far as we know; 0: none
-        )
+        # Its first BUSY since it served anybody, as far as we know; 0: none.
+        self.refused_since = 0.0
         # Those since then before which it said that it serves nobody, and whether it said so after the last one.
         self.idle_refusals, self.said_idle = 0, False
         self.bdp = BandwidthDelay(rtt_s, now)
@@ -139,7 +138,7 @@ class Peer:
         if not self.refused_since or self.stalls:
             return False
         if load >= FULL:  # it serves others, so its refusals were no sign of a hang
-            self.refused_since = now
+            self.refused_since, self.idle_refusals = now, 0
             return False
         self.refused_since = self.rest_until = self.full_until = 0.0
         return True

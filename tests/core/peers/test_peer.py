@@ -105,3 +105,14 @@ def test_who_is_full_rests_unless_it_is_beyond_a_boundary() -> None:
     near.on_stall(1.5)
     near.on_load(0, 1.6, 2.0)
     assert near.free_at > 1.6, "a free slot doesn't mend a stall"
+
+
+def test_one_that_serves_others_has_the_whole_patience_again() -> None:
+    """The word that it serves names no runs, so it is heard of by `on_recall` only."""
+    peer = Peer(2, 1, 0.0)
+    for now in (1.0, 2.0, 3.0):
+        peer.on_load(0, now, 2.0)
+        peer.on_busy(now, 2.0)
+    assert peer.idle_refusals == 2
+    assert not peer.on_recall(FULL, 9.0)
+    assert (peer.idle_refusals, peer.refused_since) == (0, 9.0)
