@@ -97,16 +97,13 @@ class _Boundary:
         self._node = node
         # Turns a set of slots into the set of their runs.
         self._repeat = sum(1 << start for start in range(0, run_count, BRIDGE_SLOTS))
-        self._duty: list[
-            RunSet
-        ] = []  # runs for which this node is among the first 1, 2, 4 ... in order
+        # Runs for which this node is among the first 1, 2, 4 ... in order.
+        self._duty: list[RunSet] = [0] * _STEPS
         self._shares: list[RunSet] = []  # the runs of each bridge
-        self._probation: dict[
-            RunSet, int
-        ] = {}  # for how many reviews the share of a late bridge is still watched
-        self._waited: list[
-            RunSet
-        ] = []  # runs of late bridges that waited for at least 1, 2, 3 ... reviews
+        # For how many reviews the share of a late bridge is still watched.
+        self._probation: dict[RunSet, int] = {}
+        # Runs of late bridges that waited for at least 1, 2, 3 ... reviews.
+        self._waited: list[RunSet] = []
         self._queued: RunSet = 0  # runs that waited at the last review
         self._starved: RunSet = 0  # runs that waited when nothing came any more
 

@@ -387,3 +387,13 @@ def test_a_bridge_asks_twice_across_the_boundary_only_when_it_took_very_long() -
         twice[now] = len(runs) - len(set(runs))
     assert not any(count for now, count in twice.items() if now < 3.9)
     assert twice[max(twice)]
+
+
+def test_a_rack_whose_site_is_not_known_is_reviewed() -> None:
+    made = Boundaries(1, 10)
+    made.on_members((1, 2, 3), (1, 2), ())
+    made.review(0, 0)
+    every, in_site, elsewhere = made.reach(0, 0)
+    assert every == EVERYWHERE[0]
+    assert in_site
+    assert not elsewhere
