@@ -18,6 +18,8 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 # Uploads in a row after which a peer makes room for one that was turned away. Each change costs a call and a new
 # question.
 QUANTUM = 8
+# Seconds at least between two times that peers hear that others are served: older releases ask again at once then.
+SAY_EVERY_S = 1.0
 
 # -- load --
 

@@ -1,5 +1,6 @@
 """Which upload a node starts next, and when it answers BUSY instead. The agent and the simulator run this same code."""
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
@@ -7,7 +8,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM, SAY_EVERY_S
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -58,6 +59,7 @@ class UploadQueue(Generic[Item]):
         self._turns: dict[NodeId, int] = {}
         self._open = True
         self._sent = False  # an upload, since `recall`
+        self._said_at = -math.inf  # when peers last heard that others are served
 
     @property
     def load(self) -> int:
@@ -120,10 +122,11 @@ class UploadQueue(Generic[Item]):
         if self._on.slow_receivers:
             self._slow.mark(self._active, now)
 
-    def recall(self) -> list[tuple[Item, int]]:
+    def recall(self, now: float) -> list[tuple[Item, int]]:
         """Refused requests, and the load that their peers should hear.
 
-        Below `FULL` there is room, for as many as are called, the oldest first. With `FULL` others are served.
+        Below `FULL` there is room, for as many as are called, the oldest first. With `FULL` others are served,
+        which is said once a second at most.
         """
         sent, self._sent = self._sent, False
         if not self._open or not self._on.recall or not self._refused:
@@ -131,7 +134,8 @@ class UploadQueue(Generic[Item]):
         places = max(0, self._slots - self._taken(Priority.USUAL))
         called = [self._refused.pop(peer)[0] for peer in list(self._refused)[:places]]
         told = [(item, min(self.load, FULL - 1)) for item in called]
-        if sent:
+        if sent and now >= self._said_at + SAY_EVERY_S:
+            self._said_at = now
             told += [(item, FULL) for item, again in self._refused.values() if again]
             self._refused = {peer: (item, False) for peer, (item, _) in self._refused.items()}
         return told

@@ -123,5 +123,5 @@ class NodeUploads:
         outcome = Outcome.MISMATCH if node.liar else Outcome.DONE
         node.send(asker, asker.ended, upload.number, outcome, upload.began)
         self._start()
-        for refused, load in self.queue.recall():
+        for refused, load in self.queue.recall(node.world.now):
             node.send(refused.asker, refused.asker.on_have_batch, node.node, 0, load)

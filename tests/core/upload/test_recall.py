@@ -9,7 +9,7 @@ from tests.core.upload.uploads_kit import served
 
 def called(queue: UploadQueue[int]) -> list[int]:
     """The requests whose peers hear that there is room."""
-    return [item for item, load in queue.recall() if load < FULL]
+    return [item for item, load in queue.recall(0.0) if load < FULL]
 
 
 def crowded(*peers: int) -> UploadQueue[int]:
@@ -42,18 +42,17 @@ def test_who_is_turned_away_again_hears_of_the_next_upload_that_was_sent() -> No
     assert queue.offer(101, 104)
     queue.on_upload_ended(101, 101)
     assert queue.start_next() == (101, 103)
-    assert queue.recall() == [], "it was broken off, so it says nothing"
+    assert queue.recall(1.0) == [], "it was broken off, so it says nothing"
     queue.on_upload_ended(101, 103, took_s=1.0)
     assert queue.start_next() == (101, 104)
-    assert queue.recall() == [(22, FULL)], "the first refusal of a peer is no sign of a hang"
+    assert queue.recall(1.0) == [(22, FULL)], "the first refusal of a peer is no sign of a hang"
     assert not queue.offer(2, 23)
     assert queue.offer(101, 105)
     queue.on_upload_ended(101, 104, took_s=1.0)
     assert queue.start_next() == (101, 105)
-    assert queue.recall() == [(23, FULL)]
-    assert not queue.offer(2, 24)
+    assert queue.recall(1.9) == [], "an older release asks again each time that it hears"
     queue.on_upload_ended(101, 105, took_s=1.0)
-    assert queue.recall() == [(10, 1), (24, FULL)], "a slot is free, and 2 stays in line"
+    assert queue.recall(2.1) == [(10, 1), (23, FULL)], "a slot is free, and 2 stays in line"
 
 
 def test_nobody_is_recalled_for_a_slot_whose_next_request_waits() -> None:
@@ -138,3 +137,17 @@ def test_an_urgent_request_makes_room_for_nobody() -> None:
     turns(queue, (101,), QUANTUM)
     assert queue.offer(101, 1, Priority.URGENT)
     assert not queue.offer(101, 2)
+
+
+def test_peers_hear_that_others_are_served_once_a_second_at_most() -> None:
+    """Older releases ask again at each word, and a peer ends a connection that brings too many frames."""
+    queue = crowded(1)
+    words = 0
+    for turn in range(1000):  # uploads, in ten seconds
+        before, after = (1000 + turn, 1001 + turn) if turn else (101, 1001)
+        assert queue.offer(101, after, Priority.URGENT)
+        assert not queue.offer(1, turn)
+        queue.on_upload_ended(101, before, took_s=0.01)
+        assert queue.start_next() == (101, after)
+        words += len(queue.recall(turn / 100))
+    assert words == 10

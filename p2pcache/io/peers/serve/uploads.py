@@ -153,7 +153,7 @@ class Uploads:
         self._offer_room()
 
     def _offer_room(self) -> None:
-        for refused, load in self._queue.recall():
+        for refused, load in self._queue.recall(time.monotonic()):
             refused.on_recall(refused, load)
 
     def _over(self, upload: Upload, left: str) -> None:
