@@ -175,10 +175,12 @@ class Requests:
     def per_peer(self) -> int:
         """Requests in flight to one neighbour, beside one that waits and those that its link holds.
 
-        A few neighbours owe us several runs each, so that a fast link doesn't idle. Neighbours count that have nothing
-        for us now: they soon will, and while several requests wait at one neighbour the others stand idle.
+        A few neighbours owe us several runs each, so that a fast link doesn't idle. Those that deliver count, also if
+        they have nothing for us now: they soon will, and while several requests wait at one neighbour the others stand
+        idle.
         """
-        return max(1, self._settings.outstanding // max(1, len(self._book.peers)))
+        neighbours = sum(peer.delivers for peer in self._book.peers.values())
+        return max(1, self._settings.outstanding // max(1, neighbours))
 
     # -- for people and tests -----------------------------------------------------------------
 

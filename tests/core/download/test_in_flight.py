@@ -151,3 +151,19 @@ def test_the_counts_hold_whatever_happens(script: list[tuple[str, int]]) -> None
         desk.end(number, now)
     assert desk.states.requested == 0
     assert (desk.requests.flowing, desk.requests.live_bytes) == (0, 0)
+
+
+@pytest.mark.parametrize(("neighbours", "each"), [(1, 7), (2, 3), (3, 2), (8, 1)])
+def test_the_usual_requests_are_shared_by_those_that_deliver(neighbours: int, each: int) -> None:
+    """A doubted neighbour is asked for one run at a time, so it has no share."""
+    desk = Desk(*range(2, 2 + neighbours), 50, 51)
+    for node in (50, 51):
+        desk.doubt(node)
+    assert desk.requests.per_peer == each
+
+
+def test_a_node_whose_neighbours_are_all_doubted_asks_as_if_there_were_one() -> None:
+    desk = Desk(2, 3)
+    desk.doubt(2)
+    desk.doubt(3)
+    assert desk.requests.per_peer == 7
