@@ -212,7 +212,9 @@ class LeaseBook:
             return given
         skipped, candidates = 0, self.free
         while candidates and skipped < SAMPLE and self._may_grant(now):
-            run = bitset.first(candidates & self._urgent or candidates)
+            run = bitset.first(
+                candidates & self._urgent or candidates & self._first_reads() or candidates
+            )
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             record = self._choice.choose(run, self.free.bit_count(), again=again)
@@ -258,6 +260,10 @@ class LeaseBook:
     def _may_grant(self, now: float) -> bool:
         count = len(self.leases)
         return count < self.at_once and self.readers.concurrency.may_begin(count, now)
+
+    def _first_reads(self) -> RunSet:
+        """Where readers want some runs only: those of readers without a lease come before second reads of others."""
+        return self._choice.first_reads() if self.readers.choosy else 0
 
     def _note(self, runs: RunSet, word: str, now: float) -> None:
         """Log what happened to runs; of more than the log holds, to the first ones."""

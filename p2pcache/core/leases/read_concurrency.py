@@ -8,7 +8,7 @@ Little's law: Little 1961).
 from dataclasses import dataclass
 from math import inf
 
-from p2pcache.core.leases.settings import PACE, WAIT_RATIO
+from p2pcache.core.leases.settings import EVEN_PACE, RATE_FADE, UNEVEN_PACE, WAIT_RATIO
 from p2pcache.core.origin.settings import MIN_READ_S, MOST_TIMES
 
 
@@ -19,6 +19,7 @@ class _Sample:
     under_way: int = 0  # reads that ran when one of them ended, the most
     reads: int = 0
     waited_s: float = 0.0  # for first bytes
+    varied_s: float = 0.0  # by which their waits differ from the mean before
     flowed_s: float = 0.0
     busy_s: float = 0.0  # time in which bytes of any of them flowed
 
@@ -28,12 +29,15 @@ class ReadConcurrency:
 
     `least` reads never crowd one another out, nor do as many as the link brings while one flows alone: storage may
     limit each connection. `WAIT_RATIO` times as many more run as the link brings while a read waits. The link's rate is
-    taken over the time in which bytes flow; the first read that ends tells it roughly. And never do more run than
-    `MOST_TIMES` as many as if reads waited for the shortest time that was seen: where storage serves one read after
-    the other, more only wait longer.
+    taken over the time in which bytes flow. It is the most of late: a sample between two gusts says too little. Until
+    the first sample is whole each read that ends tells it anew. And never do more run than `MOST_TIMES` as many as if
+    reads waited for the shortest time that was seen: where storage serves one read after the other, more only wait
+    longer.
 
-    Reads beyond `least` begin one after the other. Those that begin together end together, and nothing
-    flows while all of them wait (pacing and gains as in BBR: Cardwell and others 2016).
+    Reads beyond `least` begin hardly more quickly than the link brings them, or those that begin together end together,
+    and nothing flows while all of them wait. They begin more quickly while they wait unevenly, since chance parts them
+    then, and while they don't slow one another down, since the link may bring more (as in BBR: Cardwell and others
+    2016). Until the first sample is whole as many as may run begin while one waits.
 
     Invariant: `least` <= `limit` <= `most`.
     """
@@ -48,13 +52,16 @@ class ReadConcurrency:
         self.least = least
         self.most = max(least, most)
         self.limit = least  # reads that may run at once
+        self.pays = float(
+            least
+        )  # as many as the way holds if each waits for the shortest time that was seen
         self.any_ended = False  # whether a read has ended well, measured or not
         self.next_at = 0.0  # when the next read may begin beyond `least`, in seconds
         self._gap_s = 0.0  # between two of them
         self._link_rate = 0.0  # reads a second, while any flow
         # Means of a sample: how long reads waited, and the shortest times for which they waited and flowed.
         self._wait_s, self._least_wait_s, self._least_flow_s = 0.0, inf, inf
-        self._sample = _Sample()
+        self._sample, self._first = _Sample(), True
         self._ended_at = -inf  # the last read
 
     @property
@@ -66,10 +73,11 @@ class ReadConcurrency:
         """Another number of reads at once never crowds one another out."""
         self.least = min(least, self.most)
         if self.measured:
-            pays = self._held(self._least_wait_s)
-            self.limit = min(self.most, round(min(self._held(self._wait_s), MOST_TIMES * pays)))
+            self.pays = self._held(self._least_wait_s)
+            limit = min(self._held(self._wait_s), MOST_TIMES * self.pays)
+            self.limit = min(self.most, round(limit))
         else:
-            self.limit = self.least
+            self.limit = self.pays = self.least
 
     def may_begin(self, under_way: int, now: float) -> bool:
         """Whether one more read may begin beside those under way; if only the time isn't there, from `next_at` on."""
@@ -92,24 +100,30 @@ class ReadConcurrency:
         one, flow_s = self._sample, min(flow_s, took_s) or took_s
         one.reads += 1
         one.waited_s += took_s - flow_s
+        one.varied_s += abs(took_s - flow_s - self._wait_s)
         one.flowed_s += flow_s
         one.busy_s += now - max(now - flow_s, self._ended_at)
         self._ended_at = now
         one.under_way = max(one.under_way, under_way)
         whole = one.reads >= max(self.limit, one.under_way)
-        # The first read tells it roughly: no more than the link brings, as others shared it.
-        if whole or not self.measured:
+        if whole or self._first:
             self._measure(one)
         if whole:
-            self._sample = _Sample()
+            self._sample, self._first = _Sample(), False
 
     def _measure(self, one: _Sample) -> None:
-        self._link_rate = one.reads / max(one.busy_s, MIN_READ_S)
-        self._gap_s = 1 / (PACE * self._link_rate)
+        self._link_rate = max(one.reads / max(one.busy_s, MIN_READ_S), RATE_FADE * self._link_rate)
         self._wait_s = one.waited_s / one.reads
         self._least_wait_s = min(self._least_wait_s, self._wait_s)
         self._least_flow_s = min(self._least_flow_s, one.flowed_s / one.reads)
         self.set_least(self.least)
+        if self._first:
+            self._gap_s = self._wait_s / self.limit
+            return
+        unevenness = one.varied_s / max(one.waited_s, MIN_READ_S)
+        # Several that flow side by side and are no slower for it, of all: each is limited, and the link may bring more.
+        limited = (one.reads * self._least_flow_s - one.busy_s) / max(one.flowed_s, MIN_READ_S)
+        self._gap_s = 1 / ((EVEN_PACE + UNEVEN_PACE * max(unevenness, limited)) * self._link_rate)
 
     def _held(self, wait_s: float) -> float:
         """How many reads the way holds if each waits for so long."""

@@ -64,8 +64,15 @@ class ReaderChoice:
 
         `every`: a reader above its share, too, and no sample but all of them.
         """
-        working = self._readers.working
-        return reduce(or_, (lacked_by(working[node]) for node in self._drawn(every=every)), 0)
+        working, share = self._readers.working, self._share
+        drawn = (working[node] for node in self._drawn(every=every))
+        return reduce(or_, (lacked_by(one) for one in drawn if every or len(one.runs) < share), 0)
+
+    def first_reads(self) -> RunSet:
+        """Runs that a reader without a lease has use for, as far as a sample can tell."""
+        readers = self._readers
+        idle = readers.idle.draw(readers.dice, SAMPLE)
+        return reduce(or_, (lacked_by(readers.working[node]) for node in idle), 0)
 
     def _drawn(self, *, every: bool) -> list[NodeId]:
         """Readers with room, those without a lease first."""
@@ -96,12 +103,12 @@ class ReaderChoice:
     @property
     def _share(self) -> int:
         """How many of the leases at once are the fair share of one reader."""
-        readers, count = self._readers, self._readers.able
-        least = readers.concurrency.least
-        # A second read of a node starves beside the first ones of all, unless many reads wait for their bytes. Where
-        # some have one, no lease may wait because all have their share.
-        worth_two = readers.at_once - least >= WORTH_TWO * count
-        return max(ceil(readers.at_once / count) if worth_two else 1, ceil(least / count))
+        concurrency, count = self._readers.concurrency, self._readers.able
+        # A second read of a node starves beside the first ones of all, unless many reads wait for their bytes. Those
+        # that also would if each waited for the shortest time count twice: they wait for the way, others in a queue.
+        more = concurrency.limit - concurrency.least + concurrency.pays - concurrency.least
+        worth_two = more >= WORTH_TWO * count
+        return max(1, ceil((concurrency.limit if worth_two else concurrency.least) / count))
 
 
 class RackBalance:

@@ -18,10 +18,13 @@ PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't 
 # -- read concurrency --
 
 WAIT_RATIO = 2.0  # reads beyond the least, over those that the link brings while one waits: they come unevenly
-PACE = 4.0  # reads begun a second, over those that the link brings: enough to find out that it can bring more
+EVEN_PACE = 1.1  # reads begun a second, over those that the link brings: other links slow some down
+UNEVEN_PACE = 4.0  # more of them, for each time that the mean wait lies between a wait and the mean
+RATE_FADE = 0.9  # of the link's rate with each lower sample: one that ends between two gusts says too little
 
 # -- choice --
-# Leases at once beyond the least, over readers, from which on readers have more than one.
+# Leases at once beyond the least, those for the shortest waits counted twice, over readers, from which on readers have
+# more than one.
 WORTH_TWO = 0.75
 # Readers, racks and runs that are looked at for one lease: enough to find fit ones, few enough for 10,000 nodes.
 SAMPLE = 16

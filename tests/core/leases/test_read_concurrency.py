@@ -143,6 +143,47 @@ def test_further_reads_begin_one_after_the_other() -> None:
     assert at_once.may_begin(3, at_once.next_at)
 
 
+def test_reads_that_wait_alike_begin_as_quickly_as_the_link_brings_them() -> None:
+    """Those that begin together end together, and the link is idle while all of them wait."""
+    at_once, now = ReadConcurrency(2, 64), 0.0
+    for _ in range(200):
+        now += RUN_S
+        at_once.on_read_done(20 * RUN_S, 40, RUN_S, now)
+    assert _gap_s(at_once) == pytest.approx(RUN_S / 1.1)
+
+
+def test_reads_that_wait_unevenly_begin_more_quickly() -> None:
+    at_once, now = ReadConcurrency(2, 64), 0.0
+    for number in range(200):
+        now += RUN_S
+        at_once.on_read_done((10 if number % 2 else 30) * RUN_S, 40, RUN_S, now)
+    assert RUN_S / 4 < _gap_s(at_once) < RUN_S / 2
+
+
+def test_reads_begin_more_quickly_while_none_slows_another_down() -> None:
+    at_once, now = ReadConcurrency(2, 64), 0.0
+    for _ in range(200):
+        now += RUN_S
+        at_once.on_read_done(30 * RUN_S, 40, 10 * RUN_S, now)
+    assert RUN_S / 5 < _gap_s(at_once) < RUN_S / 4
+
+
+def test_a_low_sample_does_not_leave_the_link_idle() -> None:
+    at_once, now = ReadConcurrency(2, 64), 0.0
+    for number in range(192):
+        step_s = RUN_S if number < 128 else 2 * RUN_S
+        now += step_s
+        at_once.on_read_done(20 * RUN_S, 40, step_s, now)
+    assert at_once.limit > 25, "20 by the last sample alone"
+
+
+def _gap_s(at_once: ReadConcurrency) -> float:
+    """Between two reads that begin."""
+    for _ in range(2):  # the time before counts for one of them
+        at_once.on_begun(at_once.limit, 1e6)
+    return at_once.next_at - 1e6
+
+
 def test_storage_that_serves_one_after_the_other_is_not_asked_for_ever_more() -> None:
     at_once, now, begun = ReadConcurrency(LEAST, MOST), 0.0, [0.0] * LEAST
     for _ in range(5000):
