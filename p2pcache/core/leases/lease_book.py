@@ -2,7 +2,8 @@
 
 A run is in exactly one of three states: *free* (no member is known to have it and none reads it), *leased* (one node
 reads it), or *done* (a member said that it proved it). Leases are granted in file order, so that loaders get their
-bytes early and neighbours always want the same region; `reader_choice` says which node gets the next one.
+bytes early and neighbours always want the same region. Where nodes want parts of a model those without a lease come
+first. `reader_choice` says which node gets the next one.
 """
 
 import random
@@ -204,7 +205,10 @@ class LeaseBook:
         return bool(over)
 
     def grant(self, now: float) -> dict[NodeId, list[RunIndex]]:
-        """Give out what may be given out now: runs by node, urgent ones first, in file order."""
+        """Give out what may be given out now: runs by node, each group in file order.
+
+        Urgent runs come first, then, where readers want parts of a model, those of readers without a lease.
+        """
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
         self._paced = False

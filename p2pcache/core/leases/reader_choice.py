@@ -34,6 +34,9 @@ class ReaderChoice:
         """Chooses among the readers of one swarm."""
         self.racks = RackBalance(roster, readers.dice)
         self._readers = readers
+        self._first: list[
+            NodeId
+        ] = []  # whose runs `first_reads` named: the next choice looks at them
 
     def choose(self, run: RunIndex, left: int, *, again: bool = False) -> MemberRecord | None:
         """The reader of a run, or None if none has room for it, or a better one will read it later.
@@ -46,7 +49,8 @@ class ReaderChoice:
         rack_share = ceil(readers.at_once / max(1, self.racks.count))
         seats = dict.fromkeys(self.racks.order(run), rack_share)
         share = readers.at_once if again else self._share
-        for node in chain(seats, self._drawn(every=again)):
+        first, self._first = self._first, []
+        for node in chain(seats, first, self._drawn(every=again)):
             one = readers.working.get(node)
             if one is None or readers.has_failed(one) or not lacked_by(one) >> run & 1:
                 continue
@@ -62,17 +66,21 @@ class ReaderChoice:
     def acceptable(self, *, every: bool) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell.
 
+        A slow or unreachable one counts only if no other has use for any: most of its runs wait for a better one.
         `every`: a reader above its share, too, and no sample but all of them.
         """
-        working, share = self._readers.working, self._share
-        drawn = (working[node] for node in self._drawn(every=every))
-        return reduce(or_, (lacked_by(one) for one in drawn if every or len(one.runs) < share), 0)
+        readers, share = self._readers, self._share
+        drawn = [readers.working[node] for node in self._drawn(every=every)]
+        able = [one for one in drawn if every or len(one.runs) < share]
+        fit = (lacked_by(one) for one in able if one.node not in readers.unfit)
+        return reduce(or_, fit, 0) or reduce(or_, map(lacked_by, able), 0)
 
     def first_reads(self) -> RunSet:
-        """Runs that a reader without a lease has use for, as far as a sample can tell."""
+        """Runs that a reader without a lease has use for, neither slow nor unreachable, as far as a sample can tell."""
         readers = self._readers
         idle = readers.idle.draw(readers.dice, SAMPLE)
-        return reduce(or_, (lacked_by(readers.working[node]) for node in idle), 0)
+        self._first = [node for node in idle if node not in readers.unfit]
+        return reduce(or_, (lacked_by(readers.working[node]) for node in self._first), 0)
 
     def _drawn(self, *, every: bool) -> list[NodeId]:
         """Readers with room, those without a lease first."""
