@@ -200,8 +200,9 @@ class Readers:
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:
+            failed = self.has_failed(record)  # before `slow_until` changes, which tells it
             record.pace, record.slow_until = Pace.SLOW, now + self.times.rule.probation * took_s
-            if not self.has_failed(record):
+            if not failed:
                 self._rest(record, record.slow_until)
 
     def _rest(self, record: MemberRecord, until: float) -> None:

@@ -361,3 +361,16 @@ def test_a_node_that_failed_rests_for_it_though_it_is_slow_too() -> None:
     assert book.readers.has_failed(slow)
     assert not book.grant(11.0)
     assert book.grant(14.0)
+
+
+def test_a_slow_node_that_loses_a_second_lease_has_not_failed() -> None:
+    """Nobody else reads, and it would get nothing until its rest is over."""
+    book, have = make(40)
+    book.set_credit(A, 4)
+    assert book.grant(0.0)
+    for run in sorted(have.roster.members[A].runs)[:2]:
+        taken(book, have, A, 0.0, 10.0 + run / 10)
+    record = have.roster.members[A]
+    assert record.pace is Pace.SLOW
+    assert not book.readers.has_failed(record)
+    book.check()
