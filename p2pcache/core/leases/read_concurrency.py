@@ -52,9 +52,8 @@ class ReadConcurrency:
         self.least = least
         self.most = max(least, most)
         self.limit = least  # reads that may run at once
-        self.pays = float(
-            least
-        )  # as many as the way holds if each waits for the shortest time that was seen
+        # As many as the way holds if each waits for the shortest time that was seen.
+        self.pays = float(least)
         self.any_ended = False  # whether a read has ended well, measured or not
         self.next_at = 0.0  # when the next read may begin beyond `least`, in seconds
         self._gap_s = 0.0  # between two of them
@@ -123,7 +122,9 @@ class ReadConcurrency:
         unevenness = one.varied_s / max(one.waited_s, MIN_READ_S)
         # Several that flow side by side and are no slower for it, of all: each is limited, and the link may bring more.
         limited = (one.reads * self._least_flow_s - one.busy_s) / max(one.flowed_s, MIN_READ_S)
-        self._gap_s = 1 / ((EVEN_PACE + UNEVEN_PACE * max(unevenness, limited)) * self._link_rate)
+        # After a silence waits differ more from those before than they are long, and all reads would begin in a gust.
+        more = min(1.0, max(unevenness, limited))
+        self._gap_s = 1 / ((EVEN_PACE + UNEVEN_PACE * more) * self._link_rate)
 
     def _held(self, wait_s: float) -> float:
         """How many reads the way holds if each waits for so long."""

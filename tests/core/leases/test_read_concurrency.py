@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
+from p2pcache.core.leases.settings import EVEN_PACE, UNEVEN_PACE
 
 LEAST, MOST = 4, 128
 RUN_S = 0.001  # what the link takes for one read
@@ -210,3 +211,12 @@ def test_the_first_read_tells_roughly_what_the_way_holds() -> None:
     at_once = ReadConcurrency(LEAST, MOST)
     at_once.on_read_done(0.021, LEAST, 4 * RUN_S, 0.021)
     assert at_once.limit == LEAST + 8, "twice what a fourth of the link brings in 17 ms"
+
+
+def test_reads_begin_in_no_gust_after_a_silence() -> None:
+    """Their waits differ from those before by more than they are long."""
+    at_once, now = ReadConcurrency(LEAST, MOST), 0.0
+    for wait_s in [20 * RUN_S] * 200 + [2 * RUN_S] * 40:
+        now += RUN_S
+        at_once.on_read_done(wait_s + RUN_S, LEAST, RUN_S, now)
+        assert not at_once.measured or at_once._gap_s >= RUN_S / (EVEN_PACE + UNEVEN_PACE) * 0.999
