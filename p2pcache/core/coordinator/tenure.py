@@ -78,8 +78,7 @@ class Contender:
         """The call that is due; None: none is, or one is under way."""
         if now < self._due:
             return None
-        if self.active and now >= self._until + self._settings.margin_s:
-            self._step_down()  # another one may take over: agents do better with that one, or with none
+        self._end_if_over(now)
         self._due = inf
         if not self._seen or not (self.active or self._is_free(now)):
             return Look()
@@ -114,6 +113,7 @@ class Contender:
 
     def on_failed(self, now: float) -> None:
         """A call failed; a write may have been taken, or may be later."""
+        self._end_if_over(now)
         self._due = now + self._settings.look_s
 
     def resign(self) -> Write | None:
@@ -137,6 +137,11 @@ class Contender:
         self._until = max(self._until, began + settings.ttl_s - settings.margin_s)
         self._began = {n: at for n, at in self._began.items() if n >= record.renewal}
         self._due = max(now, began + settings.renew_s)
+
+    def _end_if_over(self, now: float) -> None:
+        """Step down once another one may take over: agents do better with that one, or with none."""
+        if self.active and now >= self._until + self._settings.margin_s:
+            self._step_down()
 
     def _step_down(self) -> None:
         self.active, self._until, self._seen = False, -inf, False

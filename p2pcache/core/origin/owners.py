@@ -108,9 +108,8 @@ class OriginOwners:
         For `quiet_s` no new run has come to this node or its neighbours, and an owner may bring nothing for
         `patience_s`. `first`: this node reads the first of them if its owner hasn't said that it takes part.
         """
-        if (
-            self._brings_nothing
-        ):  # its neighbours may not read at all, and nobody gets what it reads
+        if self._brings_nothing:
+            # Its neighbours may not read at all, and nobody gets what it reads.
             patience_s = min(patience_s, self._settings.owner_patience_s)
         self._pass_over_idle(quiet_s, now, patience_s)
         read: list[RunIndex] = []

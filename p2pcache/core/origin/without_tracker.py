@@ -82,8 +82,8 @@ class WithoutTracker:
         # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
         pace_s = self._pace.least_mean_s
         under_way = int(self.read_s / pace_s) if pace_s else 0
-        # While reads become more only short ones have ended. Leases go out in file order, so what nobody has before a
-        # lease of ours was granted: if that is more than may be in flight, a loader of another node waited for ours.
+        # While reads become more only short ones have ended. Leases go out in file order, so runs before a lease of
+        # ours that nobody has were granted: if they are more than may usually be in flight, a loader waited for ours.
         mine, most = self._mine, LeaseSettings().most_in_flight
         orphans = mine.needed & ~self._book.rarity.held
         counts = (

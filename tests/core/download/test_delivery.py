@@ -186,7 +186,7 @@ def lost(desk: Desk, asked: list[Request]) -> list[Stuck]:
 
 
 def test_the_only_holder_whose_connection_ended_is_not_named_to_the_tracker() -> None:
-    """What a seed has was void after its restart."""
+    """A seed's runs were void after its restart."""
     desk = Desk()
     desk.up()
     told = lost(desk, of(Request, desk.do(PeerJoined(HUNG, desk.full))))
