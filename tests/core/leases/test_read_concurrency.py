@@ -216,7 +216,7 @@ def test_the_first_read_tells_roughly_what_the_way_holds() -> None:
 def test_reads_begin_in_no_gust_after_a_silence() -> None:
     """Their waits differ from those before by more than they are long."""
     at_once, now = ReadConcurrency(LEAST, MOST), 0.0
-    for wait_s in [20 * RUN_S] * 200 + [2 * RUN_S] * 40:
+    for wait_s in [20 * RUN_S] * 200 + [2 * RUN_S] * 200:
         now += RUN_S
         at_once.on_read_done(wait_s + RUN_S, LEAST, RUN_S, now)
         assert not at_once.measured or at_once._gap_s >= RUN_S / (EVEN_PACE + UNEVEN_PACE) * 0.999
