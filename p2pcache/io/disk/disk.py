@@ -33,8 +33,8 @@ _NO_PATH = (
     errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTEMPTY, errno.EBUSY, errno.ETXTBSY,
 )  # fmt: skip
 _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.EHOSTUNREACH)
-TRIAL_BYTES = 8 << 20  # of a file: its space is taken first, to see what that costs
-TRIAL_S = 0.0005  # of processor time: extents take microseconds at any length, pages 2 ms
+TRIAL_BYTES = 32 << 20  # of a file: its space is taken first, to see what that costs
+TRIAL_S = 0.002  # of processor time: extents take microseconds at any length, pages 8 ms
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
