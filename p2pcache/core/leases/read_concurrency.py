@@ -76,7 +76,7 @@ class ReadConcurrency:
             limit = min(self._held(self._wait_s), MOST_TIMES * self.pays)
             self.limit = min(self.most, round(limit))
         else:
-            self.limit = self.pays = self.least
+            self.limit, self.pays = self.least, float(self.least)
 
     def may_begin(self, under_way: int, now: float) -> bool:
         """Whether one more read may begin beside those under way; if only the time isn't there, from `next_at` on."""
