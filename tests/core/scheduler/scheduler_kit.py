@@ -14,9 +14,12 @@ from p2pcache.core.swarm.commands import (
 from p2pcache.core.swarm.events import (
     Event,
     FetchEnded,
+    Members,
     Outcome,
+    PeerHas,
     PeerJoined,
     Reachable,
+    RequestEnded,
     Tick,
     TrackerUp,
 )
@@ -93,3 +96,21 @@ def read_all(desk: Desk, fetches: list[Fetch]) -> set[int]:
         read.add(one.run)
         fetches += of(Fetch, desk.do(FetchEnded(one.fetch, Outcome.DONE)))
     return read
+
+
+def bring(desk: Desk, node: int, runs: range, pace_s: float) -> None:
+    """A neighbour comes to have these runs one after the other, so far apart, and sends those that it is asked for."""
+    for run in runs:
+        desk.sleep(pace_s)
+        for request in of(Request, desk.do(PeerHas(node, 1 << run, 0))):
+            desk.do(RequestEnded(request.request, Outcome.DONE))
+
+
+def of_three(runs: int) -> Desk:
+    """A node that is connected to two others; nothing was read yet."""
+    desk = Desk(runs=runs)
+    desk.do(Members((1, 2, 3)))
+    desk.up()
+    for node in (2, 3):
+        desk.do(PeerJoined(node, 0))
+    return desk
