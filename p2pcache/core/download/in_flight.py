@@ -71,7 +71,9 @@ class Requests:
         self.live_bytes += self._run_bytes[run]
         peer.on_request(run, now)
         self.late &= ~(1 << run)
-        self.recount()
+        if peer.delivers:
+            self._states.requested |= 1 << run
+            self.flowing += not waits
         return number
 
     def recount(self) -> None:
@@ -121,22 +123,22 @@ class Requests:
 
         What is late across a boundary is late mostly because of it, and a second request there makes it worse.
         """
+        times = VERY_LATE if self._states.free else 1  # free runs will come into reach soon
+        near_s, far_s = (times * self.patience_s(across=across) for across in (False, True))
         under_way = [
-            (one.run, one.since, one.peer.distance > 0)
+            (one.run, one.since, far_s if one.peer.distance else near_s)
             for one in self.live.values()
             if one.peer.delivers
         ]
-        under_way += [(one.run, one.started, False) for one in readings]
+        under_way += [(one.run, one.started, near_s) for one in readings]
         once: RunSet = 0
         twice: RunSet = 0
         late: RunSet = 0
         self.very_late = 0
-        times = VERY_LATE if self._states.free else 1  # free runs will come into reach soon
         look_at = math.inf
-        for run, since, across in under_way:
+        for run, since, patience_s in under_way:
             twice |= once & 1 << run
             once |= 1 << run
-            patience_s = times * self.patience_s(across=across)
             if now < since + patience_s:
                 look_at = min(look_at, since + patience_s)
                 continue

@@ -232,10 +232,10 @@ class Requester:
         while may_ask(one.most, across=one.again) and (
             runs := one.runs & (self.requests.late if one.again else states.free)
         ):
-            reach = WITHIN  # beyond a boundary only while there is a place for it
-            if may_ask(one.most, across=True):
-                very_late = self.requests.very_late
-                reach = (ALL, very_late, very_late) if one.again else book.reach
+            if one.again:
+                reach = ALL, self.requests.very_late, self.requests.very_late
+            else:  # beyond a boundary only while there is a place for it
+                reach = book.reach if may_ask(one.most, across=True) else WITHIN
             peer, retry_at = piece_picker.choose_peer(
                 one.peers, runs, now, one.per_peer, self._dice, reach, full=one.waits or one.blind
             )

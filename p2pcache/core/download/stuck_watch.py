@@ -1,7 +1,6 @@
 """What a node tells its tracker of needed runs that don't come: no neighbour has them, or none delivers them."""
 
 from p2pcache.core import bitset
-from p2pcache.core.download.delivery import Deliveries
 from p2pcache.core.protocol.messages import MAX_STUCK
 from p2pcache.core.swarm.commands import Stuck
 from p2pcache.core.swarm_context import SwarmContext
@@ -11,12 +10,11 @@ from p2pcache.ids import NodeId, RunSet
 class StuckWatch:
     """Needed runs that no neighbour has had for a whole interval."""
 
-    def __init__(self, context: SwarmContext, deliveries: Deliveries, now: float) -> None:
+    def __init__(self, context: SwarmContext, now: float) -> None:
         """The first review is due one interval from now."""
         self._states = context.states
         self._book = context.book
         self._settings = context.settings
-        self._deliveries = deliveries
         self.on_tracker_up(now)
 
     def on_tracker_up(self, now: float) -> None:
@@ -48,11 +46,10 @@ class StuckWatch:
             stuck &= bitset.full(self._reached)
         self._suspects = orphans
         self._reached = (held & states.wanted).bit_length()
-        doubted = sorted(self._deliveries.in_vain & peers.keys())
         # One whose connection only ended is asked again first: a restart, or a switch that resets connections, is no
         # reason to void what it has.
-        failing = tuple(
-            node for node in doubted
-            if peers[node].have & stuck and (peers[node].stalls or peers[node].refused_since)
-        )  # fmt: skip
+        failing = tuple(sorted(
+            node for node, one in peers.items()
+            if not one.delivers and one.have & stuck and (one.stalls or one.refused_since)
+        ))  # fmt: skip
         return waited, Stuck(bitset.lowest(stuck, MAX_STUCK), lacking, failing)

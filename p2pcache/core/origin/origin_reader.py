@@ -205,14 +205,14 @@ class OriginReader:
     @property
     def heeds_haves(self) -> bool:
         """Whether a neighbour's new runs can change what `act` does."""
-        return not self._by_itself.tracker_up or bool(self._unread | self._mine.urgent)
+        return not self._by_itself.tracker_up or bool(self.waiting or self._mine.urgent)
 
     def act(self, now: float, quiet_s: float, out: list[Command]) -> None:
         """Start the reads that are allowed, and report to the tracker.
 
         For `quiet_s` no new run has come to this node or its neighbours.
         """
-        if self._unread:
+        if self.waiting:
             self._read_leased(now, out)
         if not self._mine.needed:
             self._end_cut_off()

@@ -12,6 +12,7 @@ from p2pcache.core.origin.settings import (
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
+    MOST_GRANTED,
     MOST_UNDER_WAY,
     MOST_WAIT_S,
     PATIENCE_RATIO,
@@ -20,7 +21,6 @@ from p2pcache.core.origin.settings import (
 )
 from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.peers.timing import SwarmPace
-from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -84,13 +84,13 @@ class WithoutTracker:
         under_way = int(self.read_s / pace_s) if pace_s else 0
         # While reads become more only short ones have ended. Leases go out in file order, so runs before a lease of
         # ours that nobody has were granted: if they are more than may usually be in flight, a loader waited for ours.
-        mine, most = self._mine, LeaseSettings().most_in_flight
+        mine = self._mine
         orphans = mine.needed & ~self._book.rarity.held
         counts = (
             (orphans & bitset.full(run + 1)).bit_count()
             for run in bitset.members(mine.leased & ~mine.urgent)
         )
-        granted = max((count for count in counts if count <= most), default=0)
+        granted = max((count for count in counts if count <= MOST_GRANTED), default=0)
         self._under_way = max(FILL_A_LINK, min(max(under_way, granted), MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
         reads = min(self._under_way, mine.missing.bit_count())

@@ -108,9 +108,10 @@ class _Boundary:
         self._starved: RunSet = 0  # runs that waited when nothing came any more
 
     def enclose(self, group: tuple[NodeId, ...]) -> None:
-        if self.inside == frozenset(group):
+        inside = frozenset(group)
+        if self.inside == inside:
             return
-        self.inside, self._probation = frozenset(group), {}
+        self.inside, self._probation = inside, {}
         orders = bridge_slots.order(group)
         self._shares = [
             self._share(orders, node, 1) for node in dict.fromkeys(one[0] for one in orders)

@@ -69,7 +69,7 @@ class Scheduler:
         self._have_batch = HaveBatch(settings, run_bytes)
         self._progress_at = now  # when a needed run last came, or came into reach
         self._news_at = now  # when a neighbour anywhere last had a needed run
-        self._stuck = StuckWatch(context, self._requester.deliveries, now)
+        self._stuck = StuckWatch(context, now)
         self._wanted_open = False  # the last `Wanted` isn't answered yet
         self._out: list[Command] = []
         self._handlers: dict[type[Any], Callable[[Any, float], None]] = {
