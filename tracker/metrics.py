@@ -115,7 +115,7 @@ class TrackerMetrics(Collector):
             ("swarms_stopped", "Models whose origin bytes are wrong.",
              sum(swarm.book.stopped is not None for swarm in swarms)),
             ("shunned_members", "Members caught sending wrong bytes, per model.",
-             sum(len(swarm.roster.banned) for swarm in swarms)),
+             sum(len(swarm.banned) for swarm in swarms)),
             ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
              len(self._tracking.unreached())),
             ("heartbeat_age_seconds", "Since the member that is silent for longest said something.",

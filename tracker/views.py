@@ -239,7 +239,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "wanting": len(book.readers.working), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
-        "holding": swarm.barrier.holds(now), "shunned": len(roster.banned), "pulling": len(ledger.pulls),
+        "holding": swarm.barrier.holds(now), "shunned": len(swarm.banned), "pulling": len(ledger.pulls),
         "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
         "rate": round(rate), "moved_peers": ledger.moved.peers, "moved_origin": ledger.moved.origin,
     }  # fmt: skip

@@ -1,7 +1,9 @@
 """Sets of runs as bits of one integer: bit i stands for run i. On the wire they are little-endian bytes."""
 
 from collections.abc import Iterable, Iterator
+from functools import reduce
 from itertools import islice
+from operator import or_
 
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import RunIndex, RunSet
@@ -26,6 +28,11 @@ def of(members: Iterable[RunIndex]) -> RunSet:
     for i in listed:
         data[i >> 3] |= 1 << (i & 7)
     return int.from_bytes(data, "little")
+
+
+def union(sets: Iterable[RunSet]) -> RunSet:
+    """The runs that are in any of these sets."""
+    return reduce(or_, sets, 0)
 
 
 def members(runs: RunSet) -> Iterator[RunIndex]:

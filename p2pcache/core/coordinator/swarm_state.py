@@ -62,6 +62,11 @@ class SwarmTracker:
         self._context = context
         self._grants = True  # whether the last step could grant leases
 
+    @property
+    def banned(self) -> set[NodeId]:
+        """Members that sent wrong bytes: some of the few that nobody is sent to."""
+        return {node for node in self.reach.lost if self.roster.members[node].banned}
+
     # -- what members say --------------------------------------------------------------------------
 
     def on_state(

@@ -165,7 +165,7 @@ class TrackerState:
         """Members that others can't dial, or couldn't lately."""
         found = {node for node, record in self.registry.nodes.items() if record.undialled}
         for swarm in self.swarms.values():
-            found |= swarm.reach.lost - swarm.roster.banned if swarm.reach.lost else set()
+            found |= swarm.reach.lost - swarm.banned
         return found
 
     def check(self) -> None:

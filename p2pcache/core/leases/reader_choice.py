@@ -3,11 +3,10 @@
 import random
 from collections import Counter
 from collections.abc import Iterator
-from functools import reduce
 from itertools import chain
 from math import ceil
-from operator import or_
 
+from p2pcache.core import bitset
 from p2pcache.core.leases.readers import Readers, lacked_by, stands_aside
 from p2pcache.core.leases.settings import SAMPLE, WORTH_TWO
 from p2pcache.core.membership.member_record import MemberRecord, Pace, Place, Reach
@@ -72,15 +71,15 @@ class ReaderChoice:
         readers, share = self._readers, self._share
         drawn = [readers.working[node] for node in self._drawn(every=every)]
         able = [one for one in drawn if every or len(one.runs) < share]
-        fit = (lacked_by(one) for one in able if one.node not in readers.unfit)
-        return reduce(or_, fit, 0) or reduce(or_, map(lacked_by, able), 0)
+        fit = [one for one in able if one.node not in readers.unfit]
+        return bitset.union(map(lacked_by, fit)) or bitset.union(map(lacked_by, able))
 
     def first_reads(self) -> RunSet:
         """Runs that a reader without a lease has use for, neither slow nor unreachable, as far as a sample can tell."""
         readers = self._readers
         idle = readers.idle.draw(readers.dice, SAMPLE)
         self._first = [node for node in idle if node not in readers.unfit]
-        return reduce(or_, (lacked_by(readers.working[node]) for node in self._first), 0)
+        return bitset.union(lacked_by(readers.working[node]) for node in self._first)
 
     def _drawn(self, *, every: bool) -> list[NodeId]:
         """Readers with room, those without a lease first."""

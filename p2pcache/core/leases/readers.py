@@ -2,10 +2,8 @@
 
 import random
 from dataclasses import dataclass, field
-from functools import reduce
-from operator import or_
 
-from p2pcache.core import backoff
+from p2pcache.core import backoff, bitset
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.leases.settings import FIRST_REST_S, LAST_REST_S
 from p2pcache.core.leases.slow_readers import ReadTimes
@@ -164,7 +162,7 @@ class Readers:
 
     def lacking(self) -> RunSet:
         """Runs that any reader has use for. O(readers)."""
-        return reduce(or_, (lacked_by(one) for one in self.working.values()), 0)
+        return bitset.union(map(lacked_by, self.working.values()))
 
     # -- rests -------------------------------------------------------------------------------------
 

@@ -3,10 +3,8 @@
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator
 from collections.abc import Set as AbstractSet
-from functools import reduce
 from itertools import chain, islice
 from math import inf
-from operator import or_
 
 from p2pcache.core import bitset
 from p2pcache.core.membership.member_record import MemberRecord, Place
@@ -107,7 +105,7 @@ class Roster:
         """Runs that at least one of the members has for which this is true. O(members)."""
         if any(some(self.members[node]) for node in self.complete):
             return self._full_set
-        return reduce(or_, (one.have for one in self.members.values() if some(one)), 0)
+        return bitset.union(one.have for one in self.members.values() if some(one))
 
     def holders(self, run: RunIndex, *, without: NodeId, limit: int) -> list[NodeId]:
         """Members that have a run and of which nobody is believed to complain, complete ones first."""

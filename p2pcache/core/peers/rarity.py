@@ -5,9 +5,7 @@ integers, however many runs there are, and one pass over the planes finds the ra
 would cost a Python step for each run, and a neighbour with all of a large model would hold the loop.
 """
 
-import functools
-import operator
-
+from p2pcache.core import bitset
 from p2pcache.ids import RunIndex, RunSet
 
 
@@ -51,17 +49,13 @@ class Rarity:
     @property
     def held(self) -> RunSet:
         """Runs that have a holder."""
-        return _union(self.planes)
+        return bitset.union(self.planes)
 
     @property
     def common(self) -> RunSet:
         """Runs that have at least two holders."""
-        return _union(self.planes[1:])
+        return bitset.union(self.planes[1:])
 
     def count(self, run: RunIndex) -> int:
         """Holders of one run."""
         return sum((plane >> run & 1) << i for i, plane in enumerate(self.planes))
-
-
-def _union(planes: list[RunSet]) -> RunSet:
-    return functools.reduce(operator.or_, planes, 0)

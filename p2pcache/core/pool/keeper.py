@@ -155,7 +155,7 @@ class Keeper:
             placement.settle(copies, situation)
         self._note_former(intent, before)
         least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
-        had = {node: placement.stripes.had(have) for node, have in haves.items()}
+        had = placement.stripes.had_by(haves)
         if waits or intent.progress is None or intent.progress.missing_bytes:
             self._retain(intent, had, least, every=waits)
         self._end_former(intent, had, least, void)
@@ -330,8 +330,7 @@ class Keeper:
             return set()
         waits = self._waits(wish, now)
         if waits and not is_true and not before_it.placement.loads:
-            stripes = before_it.placement.stripes
-            had = {node: stripes.had(have) for node, have in haves.items()}
+            had = before_it.placement.stripes.had_by(haves)
             self._retain(before_it, had, 1, every=True)
             return before_it.give_orders()
         # Of a wish for all nodes those that come next may have parts.

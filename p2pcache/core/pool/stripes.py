@@ -4,11 +4,11 @@ The cut follows from the manifest alone. If it followed from the number of nodes
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from p2pcache.core import bitset
 from p2pcache.core.pool.settings import LEAST_STRIPES, STRIPE_BYTES
-from p2pcache.ids import RunIndex, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class Stripes:
@@ -48,6 +48,10 @@ class Stripes:
             have &= have >> step
             step *= 2
         return bitset.of(i // each for i in bitset.members(have) if i % each == 0)
+
+    def had_by(self, haves: Mapping[NodeId, RunSet]) -> dict[NodeId, RunSet]:
+        """The stripes of which each node has every run, as bits; `haves`: its runs."""
+        return {node: self.had(have) for node, have in haves.items()}
 
     def ranges(self, stripes: Sequence[int]) -> Iterator[tuple[RunIndex, RunIndex]]:
         """The runs of some stripes, as (first, the one after the last), the fewest that do.
