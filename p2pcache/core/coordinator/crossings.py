@@ -1,6 +1,9 @@
 """Which node of a site brings a model in from another cluster's site: one at a time, so that it comes once."""
 
-from p2pcache.core.coordinator.settings import CROSSING_S, MAX_CROSSINGS
+from collections import OrderedDict
+
+from p2pcache.core.coordinator.settings import CROSSING_S
+from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.ids import NodeId
 
 
@@ -8,17 +11,18 @@ class Crossings:
     """The turns of nodes. They are soft state: a tracker that restarts learns them from who asks next."""
 
     def __init__(self) -> None:
-        self._turns: dict[tuple[str, str], tuple[NodeId, float]] = {}  # (site, digest) -> until
+        # By site and digest, with their ends: all last equally long, so the first to end is in front.
+        self._turns: OrderedDict[tuple[str, str], tuple[NodeId, float]] = OrderedDict()
 
     def take_turn(self, site: str, digest: str, node: NodeId, now: float) -> bool:
         """Whether a node of a site may bring a model in now; asked again in time, it goes on."""
-        if len(self._turns) >= MAX_CROSSINGS and (site, digest) not in self._turns:
-            self._turns = {key: turn for key, turn in self._turns.items() if now < turn[1]}
-        holder, until = self._turns.get((site, digest), (None, now))
-        full = holder is None and len(self._turns) >= MAX_CROSSINGS
-        if full or (holder != node and now < until):
+        while self._turns and next(iter(self._turns.values()))[1] <= now:
+            self._turns.popitem(last=False)
+        full = len(self._turns) >= MOST_NODES
+        if self._turns.get((site, digest), (None if full else node,))[0] != node:
             return False
         self._turns[site, digest] = node, now + CROSSING_S
+        self._turns.move_to_end((site, digest))
         return True
 
     def end_turn(self, site: str, digest: str, node: NodeId) -> None:

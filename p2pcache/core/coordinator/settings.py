@@ -32,7 +32,6 @@ MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracke
 STOP_S = 30.0  # no leases, or pods that restart would read them for ever
 
 CROSSING_S = 45.0  # of a turn that isn't renewed: nodes renew it four times as often
-MAX_CROSSINGS = 10_000  # turns at once; whoever asks for more waits
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Thresholds of the membership room that no operator tunes; `core.settings.MemberSettings` has the others."""
 
-# Nodes of which something is kept, twice the largest cluster that is supported: gone ones, ones with figures, and those
-# that a swarm awaits after a restart.
+# Nodes of which something is kept, twice the largest cluster that is supported: gone ones, ones with figures, those
+# that a swarm awaits after a restart; and turns to bring models in from other sites.
 MOST_NODES = 20_000
 # Members that must say the same of a node or of a run: one alone may lie, have bad memory, be cut off or leave. A dial
 # that failed counts as a complaint.
