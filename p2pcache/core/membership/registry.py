@@ -120,9 +120,9 @@ class Registry:
         """Members whose time is over, the first one in front; the caller forgets them. O(members), but seldom."""
         if now < self.look_at:
             return []
-        ends = sorted((one.expires, node) for node, one in self.nodes.items())
-        self.look_at = next((end for end, _ in ends if end > now), inf)
-        return [node for end, node in ends if end <= now]
+        over = sorted((one.expires, node) for node, one in self.nodes.items() if one.expires <= now)
+        self.look_at = min((o.expires for o in self.nodes.values() if o.expires > now), default=inf)
+        return [node for _, node in over]
 
     def check(self) -> None:
         """Assert the invariants."""

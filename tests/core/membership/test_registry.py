@@ -30,6 +30,22 @@ def test_a_heartbeat_without_sizes_says_nothing_of_the_disk() -> None:
     assert node.beat == Heartbeat(free_bytes=0, cached_bytes=11), "a full disk without a quota"
 
 
+def test_members_expire_in_the_order_of_their_ends() -> None:
+    settings = MemberSettings()
+    registry = Registry(settings)
+    for node in range(1, 6):
+        registry.on_announced(node, Announce("h:1", "1"), float(node))
+    registry.on_disconnected(5, 5.0)
+    ends = {node: registry.nodes[node].expires for node in registry.nodes}
+    now = ends[2]
+    assert registry.expired(now - 2.0) == sorted(
+        (n for n in ends if ends[n] <= now - 2.0), key=ends.__getitem__
+    )
+    gone = registry.expired(now)
+    assert gone == sorted((n for n in ends if ends[n] <= now), key=ends.__getitem__)
+    assert registry.look_at == min(ends[n] for n in ends if n not in gone)
+
+
 def test_a_restarted_or_reconnecting_agent_takes_over_at_once() -> None:
     clones = ClonedIds()
     assert all(clones.admit(1, instance) for instance in (7, 7, 8, 8, 9))
