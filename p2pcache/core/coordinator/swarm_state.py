@@ -95,15 +95,9 @@ class SwarmTracker:
         if record is None:
             return
         # All of it is read before any of it is believed.
-        done, failed, returned, mismatched, urgent = map(
-            self._runs,
-            (
-                said.done,
-                said.failed,
-                said.returned,
-                said.mismatched,
-                said.demanded[: m.MAX_DEMANDED],
-            ),
+        lists = (said.done, said.failed, said.returned, said.mismatched, said.demanded)
+        done, failed, returned, mismatched, urgent = (
+            self._runs(runs[: m.MAX_REPORTED]) for runs in lists
         )
         wanted = self._wanted(said.wanted)
         self._update_have(record, record.have | done, now, said.flow_s)
@@ -234,7 +228,7 @@ class SwarmTracker:
         else:
             have = bitset.from_bytes(said.have, count) if said.have else 0
             if said.known:
-                self.barrier.expect(said.known, self._context.nodes, now)
+                self.barrier.expect(said.known[:MOST_NODES], self._context.nodes, now)
         self.ledger.on_state(node, said, now)
         record.pulls_all = said.pulled
         if record.have & ~have:

@@ -97,6 +97,17 @@ def test_only_as_many_leases_as_may_be_in_flight_are_read() -> None:
         check_state(said, 5)
 
 
+def test_of_each_list_of_a_report_only_the_first_runs_are_read() -> None:
+    """A message of half a megabyte holds half a million of them."""
+    world = World()
+    world.announce(1, state(credit=1))
+    for name in ("done", "failed", "returned", "mismatched", "demanded"):
+        lists = {name: (0,) * m.MAX_REPORTED + (10**6,)}
+        world.say(1, m.LeaseReport(X, EPOCH, **lists))  # type: ignore[arg-type]
+        with pytest.raises(RemoteProtocolError, match="beyond a model"):
+            world.say(1, m.LeaseReport(X, EPOCH, **{name: lists[name][1:]}))  # type: ignore[arg-type]
+
+
 def test_a_long_message_of_a_short_kind_is_not_even_decoded() -> None:
     data = m.encode(m.LeaseReport(X, EPOCH, done=tuple(range(200_000))))
     with pytest.raises(RemoteProtocolError, match="lists no swarms"):
