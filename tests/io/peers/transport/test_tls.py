@@ -22,13 +22,14 @@ from p2pcache.io.security import ca, tls
 from p2pcache.io.security.cluster_key import NO_KEY
 from p2pcache.io.security.tls import Tls
 from tests.certs import Authority, tapped
-from tests.io.peers import kit, test_net
+from tests.io.peers import kit, test_net, test_orderly_end, test_refusals
 from tests.io.peers.kit import QUICK, Model, Node, make_model, node
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
 SCENARIOS: list[Scenario] = [
     test
-    for name, test in vars(test_net).items()
+    for module in (test_net, test_refusals, test_orderly_end)
+    for name, test in vars(module).items()
     if name.startswith("test_")
     and inspect.iscoroutinefunction(test)
     and not inspect.signature(test).parameters
@@ -66,6 +67,7 @@ async def test_scenarios_of_plain_tcp_work_in_tls(scenario: Scenario) -> None:
 @pytest.mark.usefixtures("tls_everywhere")
 def test_on_uvloop_too() -> None:
     test_net.test_it_works_on_uvloop_too()
+    test_orderly_end.test_it_does_so_on_uvloop_too()
 
 
 def number(tls: Tls) -> int:
