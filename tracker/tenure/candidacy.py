@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.settings import TENURE_S
 from p2pcache.core.coordinator.tenure import Contender, Look, Write
 from p2pcache.errors import Conflict, P2PCacheError, UsageError
 from p2pcache.io.host.kube_api import KubeApi, server_url
@@ -41,7 +41,7 @@ class Candidacy:
         store: TenureStore,
         url: str,
         *,
-        settings: TenureSettings | None = None,
+        ttl_s: float = TENURE_S,
         clock: Callable[[], float] = boot_clock,
     ) -> None:
         """A standby; nothing is asked before `run`.
@@ -49,7 +49,7 @@ class Candidacy:
         Args:
             store: of the record.
             url: where others reach this tracker.
-            settings: times; others for tests.
+            ttl_s: how long a tenure lasts without renewal; shorter in tests.
             clock: seconds.
         """
         self.where = store.where
@@ -57,10 +57,9 @@ class Candidacy:
         self.trouble: P2PCacheError | None = None  # why the last call to the store failed
         self._store = store
         self._clock = clock
-        self._settings = settings or TenureSettings()
         self._contender = Contender(
             f"{socket.gethostname()[:60]}_{secrets.token_hex(6)}", url,
-            first=int(time.time()), settings=self._settings, now=clock(),
+            first=int(time.time()), now=clock(), ttl_s=ttl_s,
         )  # fmt: skip
         self._calling = (
             asyncio.Lock()
@@ -141,7 +140,7 @@ class Candidacy:
                 contender.on_seen(found, self._clock())
             else:
                 version = await self._store.write(call.record, call.expect)
-                contender.on_written(call, version, self._clock())
+                contender.on_seen((call.record, version), self._clock())
         except Conflict:
             contender.on_conflict(self._clock())
         except UsageError:

@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 import p2pcache
-from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.settings import TENURE_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable
@@ -219,7 +219,7 @@ class StandbyApp:
         if await self._is_silent(active):
             raise Unreachable(
                 f"the active tracker {active} didn't answer in {SILENT_S:g} s; if it stays silent, this one takes "
-                f"over within {TenureSettings().ttl_s:g} s: try again then"
+                f"over within {TENURE_S:g} s: try again then"
             )
         body = {"code": Unreachable.exit_code, "active": active,
                 "message": f"this tracker is a standby; ask {active}"}  # fmt: skip

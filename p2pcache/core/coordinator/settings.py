@@ -1,19 +1,15 @@
 """Thresholds of the coordinator that no operator tunes."""
 
-from dataclasses import dataclass
-
-from p2pcache.core.settings import SwarmSettings
-
 # -- what one message may ask for --
 # Swarms that are taken in or stepped before other members have their turn: some milliseconds.
 SWARMS_AT_ONCE = 16
 # What the tracker keeps for one member: some 6,000 models of usual size. If it tells of more, those of which it told
 # the longest ago are forgotten.
 MAX_MEMBER_BYTES = 128 << 20
-SWARM_BYTES = 20_000  # of a swarm, however small
-RUN_SETS = 5  # of a swarm and one member, each with a bit for each run
+SWARM_BYTES = (
+    20_000  # of a swarm, and one more for each of its runs: five sets of them, with a bit for each
+)
 NAMED_BYTES = 100  # of an awaited node
-MAX_NAMED = 64  # holders in one notice: more than a node has neighbours
 
 # -- a tracker that stood still --
 HOLD_S = 0.5  # until it grants: agents that went on without it say first what they read
@@ -24,7 +20,6 @@ MOST_LISTED = 100  # of a cluster whose nodes all have it: ten thousand messages
 # -- complaints and stuck runs --
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
 SCARCE = 2  # holders at most, for a member that waits in vain to complain of them
-IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
 AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
 MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
 
@@ -33,14 +28,8 @@ STOP_S = 30.0  # no leases, or pods that restart would read them for ever
 
 CROSSING_S = 45.0  # of a turn that isn't renewed: nodes renew it four times as often
 
-
-@dataclass(frozen=True, slots=True)
-class TenureSettings:
-    """How long a tenure lasts without renewal, and what follows from it. Seconds."""
-
-    ttl_s: float = 10.0  # no longer than agents need to notice that a tracker is silent
-    # With calls of two seconds that fail and `look_s` after each a renewal is written at 3, 6 and 9 s.
-    renew_s: float = 3.0
-    # Between a standby's reads, and after a failed call: what a takeover may be late.
-    look_s: float = 1.0
-    margin_s: float = 1.0  # that the holder stops early: the rates of clocks may differ by a tenth
+# -- which tracker is active --
+TENURE_S = 10.0  # without renewal; no longer than agents need to notice that a tracker is silent
+# Of a tenure: between a standby's reads, and after a call that failed. A holder stops so much early, as the rates of
+# clocks may differ by a tenth, and renews after three: with calls of two seconds that fail at 3, 6 and 9 s.
+PAUSE = 0.1

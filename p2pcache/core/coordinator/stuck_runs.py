@@ -15,6 +15,7 @@ from p2pcache.core.membership.reachability import Reachability
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.settings import SwarmSettings
 from p2pcache.ids import NodeId, RunSet
 
 
@@ -35,11 +36,11 @@ class StuckRuns:
             return
         wanted = m.run_bits(said.runs[: m.MAX_STUCK], count)
         lacks = wanted | (bitset.from_bytes(said.lacks, count) if said.lacks else 0)
-        for holder in said.gives[: settings.MAX_NAMED]:
+        for holder in said.gives[: m.MAX_REPORTED]:
             if holder in members and node in members[holder].complained_by:
                 self._reach.acquit(members[holder])
         in_vain = self._in_vain(record, now) & wanted
-        vain = {one for one in said.vain[: settings.MAX_NAMED] if one in members}
+        vain = {one for one in said.vain[: m.MAX_REPORTED] if one in members}
         for run in bitset.members(in_vain):
             holders = self._roster.holders(run, without=node, limit=settings.SCARCE + 1)
             vain.update(holders if len(holders) <= settings.SCARCE else ())
@@ -55,7 +56,7 @@ class StuckRuns:
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
         """Runs whose holders a member was told some time ago."""
         waited_s, told = now - record.introduced_at, record.introduced
-        if waited_s < settings.IN_VAIN_S:
+        if waited_s < SwarmSettings().stuck_after_s:
             return 0
         record.introduced, record.introduced_at = 0, now
         if waited_s >= VERDICT_S:

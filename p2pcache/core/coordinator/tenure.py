@@ -11,7 +11,7 @@ Each tenure has a greater generation than those before it. It is the tracker's e
 from dataclasses import dataclass
 from math import inf
 
-from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.settings import PAUSE, TENURE_S
 from p2pcache.core.format.tenure_record import TenureRecord
 
 
@@ -24,7 +24,7 @@ class Look:
 class Write:
     """Replace the record of version `expect`; None: there must be none.
 
-    It ends in `on_written`, `on_conflict` or `on_failed`.
+    It ends in `on_seen` with this record and its version, in `on_conflict` or `on_failed`.
     """
 
     record: TenureRecord
@@ -39,7 +39,7 @@ class Contender:
     """
 
     def __init__(
-        self, holder: str, url: str, *, first: int, settings: TenureSettings, now: float
+        self, holder: str, url: str, *, first: int, now: float, ttl_s: float = TENURE_S
     ) -> None:
         """A standby that has seen nothing yet. `holder` tells this process from all others.
 
@@ -52,7 +52,7 @@ class Contender:
         self._holder = holder
         self._url = url
         self._first = first
-        self._settings = settings
+        self._ttl_s, self._pause_s = ttl_s, PAUSE * ttl_s
         self._until = -inf  # end of our tenure, if it isn't renewed
         self._record: TenureRecord | None = None  # as last seen
         self._version: str | None = None
@@ -88,7 +88,7 @@ class Contender:
         return Write(self._record_of(self._holder, self._url, generation), self._version)
 
     def on_seen(self, found: tuple[TenureRecord, str] | None, now: float) -> None:
-        """The store answered a `Look`: the record and its version, or None."""
+        """The store answered a `Look`, or took our record: this is there now, with its version, or None."""
         record, self._version = found if found is not None else (None, None)
         self._seen = True
         if record != self._record:
@@ -101,11 +101,7 @@ class Contender:
         if self.active:
             self._step_down()
             self._seen = True
-        self._due = now if self._is_free(now) else now + self._settings.look_s
-
-    def on_written(self, written: Write, version: str, now: float) -> None:
-        """The store took our record."""
-        self.on_seen((written.record, version), now)
+        self._due = now if self._is_free(now) else now + self._pause_s
 
     def on_conflict(self, now: float) -> None:
         """The record has another version than we expected."""
@@ -114,7 +110,7 @@ class Contender:
     def on_failed(self, now: float) -> None:
         """A call failed; a write may have been taken, or may be later."""
         self._end_if_over(now)
-        self._due = now + self._settings.look_s
+        self._due = now + self._pause_s
 
     def resign(self) -> Write | None:
         """Be no contender any more. The write gives the tenure back; None: there is none to give back."""
@@ -128,19 +124,19 @@ class Contender:
     # -- inside ------------------------------------------------------------------------------------
 
     def _record_of(self, holder: str, url: str, generation: int) -> TenureRecord:
-        return TenureRecord(holder, url, generation, self._renewal, self._settings.ttl_s)
+        return TenureRecord(holder, url, generation, self._renewal, self._ttl_s)
 
     def _on_ours(self, record: TenureRecord, now: float) -> None:
         """The store has a record that we wrote: this one."""
-        began, settings = self._began[record.renewal], self._settings
+        began = self._began[record.renewal]
         self.active, self.generation = True, record.generation
-        self._until = max(self._until, began + settings.ttl_s - settings.margin_s)
+        self._until = max(self._until, began + self._ttl_s - self._pause_s)
         self._began = {n: at for n, at in self._began.items() if n >= record.renewal}
-        self._due = max(now, began + settings.renew_s)
+        self._due = max(now, began + 3 * self._pause_s)
 
     def _end_if_over(self, now: float) -> None:
         """Step down once another one may take over: agents do better with that one, or with none."""
-        if self.active and now >= self._until + self._settings.margin_s:
+        if self.active and now >= self._until + self._pause_s:
             self._step_down()
 
     def _step_down(self) -> None:
@@ -156,4 +152,4 @@ class Contender:
         """When another one may take over; -inf: nobody has a tenure."""
         if self._record is None or not self._record.holder:
             return -inf
-        return self._since + max(self._record.ttl_s, self._settings.ttl_s)
+        return self._since + max(self._record.ttl_s, self._ttl_s)

@@ -15,7 +15,6 @@ from p2pcache.core.coordinator.settings import (
     HOLD_S,
     MAX_MEMBER_BYTES,
     NAMED_BYTES,
-    RUN_SETS,
     SWARM_BYTES,
     SWARMS_AT_ONCE,
 )
@@ -332,7 +331,7 @@ class TrackerState:
             swarm = SwarmTracker(said.digest, said.run_count, self._context, now, remembered)
             self.swarms[said.digest] = swarm
         named = NAMED_BYTES * len(said.known[:MOST_NODES]) if now < swarm.barrier.until else 0
-        record.charge(said.digest, SWARM_BYTES + RUN_SETS * said.run_count // 8, named)
+        record.charge(said.digest, SWARM_BYTES + said.run_count, named)
         while record.cost_bytes > MAX_MEMBER_BYTES and len(record.digests) > 1:
             self._leave(record, next(iter(record.digests)), now)  # it told of it the longest ago
         return swarm

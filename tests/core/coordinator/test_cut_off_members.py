@@ -1,12 +1,10 @@
 """A part of a swarm that is cut off from the rest: the tracker has more runs read for it each time."""
 
 from p2pcache.core import bitset
-from p2pcache.core.coordinator.settings import (
-    IN_VAIN_S,
-    MOST_AGAIN,
-)
+from p2pcache.core.coordinator.settings import MOST_AGAIN
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.settings import SwarmSettings
 from tests.core.coordinator.tracking_kit import World, X
 
 OTHERS = (1, 3, 4)  # they have it all; node 2 can't get at them
@@ -33,7 +31,7 @@ class Part:
         first = bitset.members(bitset.lowest(self.lacks, m.MAX_STUCK))
         self.world.say(2, m.Stuck(X, tuple(first), bitset.to_bytes(self.lacks, self.runs)))
 
-    def wait(self, seconds: float = IN_VAIN_S + 0.1) -> None:
+    def wait(self, seconds: float = SwarmSettings().stuck_after_s + 0.1) -> None:
         self.world.wait(seconds, alive=(*OTHERS, 2))
 
     def granted(self) -> list[int]:

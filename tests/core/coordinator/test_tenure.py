@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2pcache.core.coordinator.settings import TenureSettings
+from p2pcache.core.coordinator.settings import TENURE_S
 from p2pcache.core.coordinator.tenure import Contender, Look, Write
 from p2pcache.core.format.tenure_record import TenureRecord, decode_record, encode_record
 from p2pcache.errors import IntegrityError
 from p2pcache.io.tenures.store import CALL_S
 
 A, B = "http://a:7400", "http://b:7400"
-USUAL = TenureSettings()
 
 
 def contender(url: str = A, *, now: float = 0.0, first: int = 1) -> Contender:
-    return Contender(f"holder of {url}", url, first=first, settings=USUAL, now=now)
+    return Contender(f"holder of {url}", url, first=first, now=now)
 
 
 def taken(one: Contender, now: float = 0.0) -> Write:
@@ -29,7 +28,7 @@ def taken(one: Contender, now: float = 0.0) -> Write:
     one.on_seen(None, now)
     write = one.next_call(now)
     assert isinstance(write, Write)
-    one.on_written(write, f"v{write.record.renewal}", now)
+    one.on_seen((write.record, f"v{write.record.renewal}"), now)
     return write
 
 
@@ -60,7 +59,7 @@ def test_a_tenure_is_renewed_and_keeps_its_generation() -> None:
     write = renewed(one, 3.0)
     assert write.expect == "v1"
     assert write.record.generation == 1
-    one.on_written(write, "v2", 3.1)
+    one.on_seen((write.record, "v2"), 3.1)
     assert one.may_act(11.9)
     assert not one.may_act(12.0)  # counted from the beginning of the write, less the margin
 
@@ -149,7 +148,7 @@ def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:
     taken(one)
     write = renewed(one, 9.9)
     assert not one.may_act(9.9)
-    one.on_written(write, "v2", 9.9)
+    one.on_seen((write.record, "v2"), 9.9)
     assert one.may_act(9.9)
     assert one.generation == 1
 
@@ -268,7 +267,7 @@ class World:
         self.players = []
         for n in range(players):
             rate = 1 + self.dice.uniform(-drift, drift)
-            one = Contender(f"h{n}", f"http://t{n}:7400", first=1, settings=USUAL, now=0.0)
+            one = Contender(f"h{n}", f"http://t{n}:7400", first=1, now=0.0)
             self.players.append(Player(one, rate))
         self.order = itertools.count()
         self.heap: list[tuple[float, int, tuple[object, ...]]] = []
@@ -351,7 +350,7 @@ class World:
             case Write(), "conflict":
                 player.one.on_conflict(now)
             case Write() as write, str(version):
-                player.one.on_written(write, version, now)
+                player.one.on_seen((write.record, version), now)
             case Look(), None | (TenureRecord(), str()):
                 player.one.on_seen(said, now)  # type: ignore[arg-type]
 
@@ -359,7 +358,7 @@ class World:
         for player in self.players:
             now = player.clock(real)
             if player.one.may_act(now):
-                assert now - player.taken < USUAL.ttl_s, "acts beyond the TTL of its last write"
+                assert now - player.taken < TENURE_S, "acts beyond the TTL of its last write"
 
 
 WORLDS = st.tuples(st.integers(0, 2**32), st.integers(2, 3))
