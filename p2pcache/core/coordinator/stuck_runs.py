@@ -38,7 +38,7 @@ class StuckRuns:
         lacks = wanted | (bitset.from_bytes(said.lacks, count) if said.lacks else 0)
         for holder in said.gives[: m.MAX_REPORTED]:
             if holder in members and node in members[holder].complained_by:
-                self._reach.acquit(members[holder])
+                self._reach.acquit(members[holder], now)
         in_vain = self._in_vain(record, now) & wanted
         vain = {one for one in said.vain[: m.MAX_REPORTED] if one in members}
         for run in bitset.members(in_vain):

@@ -51,8 +51,8 @@ class SwarmTracker:
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(self.roster, leases, seed, self._bearer)
-        self.reach = Reachability(self.roster.members, context.dials, self._bearer)
         self.lost_runs = LostRuns(self.roster, self.book, members.heartbeat_s)
+        self.reach = Reachability(self.roster.members, context.dials, self._on_reach, self._bearer)
         self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MOST_NODES)
@@ -84,8 +84,10 @@ class SwarmTracker:
         has_list = node in roster and node not in roster.complete
         reading = self._runs(said.leases[: self._context.leases.most_in_flight])
         self._take_in(member, said, reading, now)
-        if announced and self.book.keep_only(node, reading, now):
-            self.lost_runs.suspect(now)
+        if announced:
+            self.reach.acquit(roster.members[node], now)
+            if self.book.keep_only(node, reading, now):
+                self.lost_runs.suspect(now)
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
 
@@ -126,16 +128,16 @@ class SwarmTracker:
         if believed and not record.banned:
             self.book.drop_reader(node, now)
             self.roster.ban(record)
-            self.reach.review(record)
+            self.reach.review(record, now)
             self.lost_runs.suspect(now)
             self._context.out.append(Notice(Event.SHUNNED, node, self.digest))
 
     def on_left(self, node: NodeId, end: PullEnd | None, now: float) -> None:
         """A member has nothing of this model any more, or is gone; `end`: of its pull, if it can't tell that itself."""
-        record, ended = self.roster.members[node], self.ledger.on_left(node, now)
+        ended = self.ledger.on_left(node, now)
         if ended is not None and end is not None:
             self._context.out.append(PullEnded(node, ended, end, self.share_of(node)))
-        self.reach.drop(record)
+        self.reach.lost.discard(node)
         self.book.drop_reader(node, now)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
@@ -165,8 +167,6 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
         if self.reach.look_at <= now:
             self.reach.end_verdicts(now)
-        if self.reach.changed:
-            self._on_reach_changed(now)
         if self.lost_runs.due <= now:
             self._send_all(self.lost_runs.step(now), m.Poll(self.digest))
         held = bool(self.barrier.awaited) and self.barrier.holds(now)
@@ -182,8 +182,6 @@ class SwarmTracker:
     def next_wakeup(self) -> float:
         """When `step` has something to do next."""
         book_at = self.book.next_wakeup(grants=self._grants)
-        if self.reach.changed:
-            return -inf
         times = [self.roster.flush_at(), self.lost_runs.due, self.reach.look_at]
         times.append(inf if book_at is None else book_at)
         if self.barrier.awaited and self.book.free and self.book.readers.working:
@@ -214,7 +212,6 @@ class SwarmTracker:
             return
         record.blamed_by, record.introduced, record.read_again = frozenset(), 0, 0
         self.doubts.on_pull_over(record.node)
-        self.reach.acquit(record)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
         node, count = member.node, self.roster.run_count
@@ -222,7 +219,7 @@ class SwarmTracker:
         record = self.roster.enter(member)
         if fresh:
             self.barrier.on_arrival(node, now)
-            self.reach.review(record)
+            self.reach.review(record, now)
         if said.complete:
             have = bitset.full(count)
         else:
@@ -254,14 +251,12 @@ class SwarmTracker:
             for reader, revoked in self.book.on_have(node, fresh, now, flow_s).items():
                 self._send(reader, m.Revoke(self.digest, tuple(revoked)))
 
-    def _on_reach_changed(self, now: float) -> None:
-        """Others get at some members, or don't any more."""
-        changed, self.reach.changed = self.reach.changed, {}
-        for record in changed.values():
-            self.book.readers.review(record)
-            if record.counts:
-                # What is being read goes on: a verdict that ends is no sign that the member delivers.
-                self.book.set_held(record.node, record.have)
+    def _on_reach(self, record: MemberRecord, now: float) -> None:
+        """Others get at a member, or don't any more."""
+        self.book.readers.review(record)
+        if record.counts:
+            # What is being read goes on: a verdict that ends is no sign that the member delivers.
+            self.book.set_held(record.node, record.have)
         if self.reach.lost:
             self.lost_runs.suspect(now)
 

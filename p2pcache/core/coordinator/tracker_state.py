@@ -173,8 +173,7 @@ class TrackerState:
         self.dials.check()
         listed: dict[NodeId, set[str]] = {}
         for digest, swarm in self.swarms.items():
-            if not swarm.reach.changed:  # or it has yet to follow from that
-                swarm.check()
+            swarm.check()
             assert len(swarm.roster)
             for node in swarm.roster:
                 listed.setdefault(node, set()).add(digest)
@@ -227,7 +226,7 @@ class TrackerState:
                 self._out.append(Notice(Event.UNREACHED, node))
             for digest in sorted(record.digests):
                 swarm = self.swarms[digest]
-                swarm.reach.review(swarm.roster.members[node])
+                swarm.reach.review(swarm.roster.members[node], now)
                 self._turns[digest] = None
 
     def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:

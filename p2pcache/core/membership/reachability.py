@@ -208,23 +208,23 @@ class Reachability:
     """
 
     def __init__(
-        self, members: Mapping[NodeId, MemberRecord], dials: DialBacks, bearer: Bearer = by_id
-    ) -> None:
+        self, members: Mapping[NodeId, MemberRecord], dials: DialBacks,
+        on_changed: Callable[[MemberRecord, float], None], bearer: Bearer = by_id,
+    ) -> None:  # fmt: skip
+        """`on_changed` hears at once of a member that has another reach, or is void or isn't any more."""
         self.lost: set[NodeId] = set()
-        self.changed: dict[NodeId, MemberRecord] = {}  # another reach or void; its owner clears it
         self.look_at = inf  # when `end_verdicts` has something to do
-        self._members = members
-        self._dials = dials
-        self._bearer = bearer
+        self._members, self._dials, self._bearer = members, dials, bearer
+        self._on_changed = on_changed
 
-    def review(self, record: MemberRecord) -> None:
+    def review(self, record: MemberRecord, now: float, *, void_changed: bool = False) -> None:
         """A member came, was banned, or its dial says something else."""
         reach = Reach.UNREACHABLE if record.void else self._dials.reach(record.node)
-        if record.reach is not reach:
+        if record.reach is not reach or void_changed:
             record.reach = reach
-            self.changed[record.node] = record
             change = self.lost.discard if record.counts else self.lost.add
             change(record.node)
+            self._on_changed(record, now)
 
     def on_complaint(
         self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
@@ -243,29 +243,22 @@ class Reachability:
         fresh = not record.void
         record.verdict_until = now + VERDICT_S
         self.look_at = min(self.look_at, record.verdict_until)
-        self.changed[record.node] = record  # also from unreachable to unreachable: it is void now
-        self.review(record)
+        self.review(record, now, void_changed=True)
         return fresh
 
-    def acquit(self, record: MemberRecord) -> None:
+    def acquit(self, record: MemberRecord, now: float) -> None:
         """A member delivers, or has connected anew: complaints of it are void."""
         record.complained_by = frozenset()
         if record.void and not record.banned:
             record.verdict_until = 0.0
-            self.changed[record.node] = record
-            self.review(record)
-
-    def drop(self, record: MemberRecord) -> None:
-        """A member is gone."""
-        self.changed.pop(record.node, None)
-        self.lost.discard(record.node)
+            self.review(record, now, void_changed=True)
 
     def end_verdicts(self, now: float) -> None:
         """Members are tried again when their verdict is over. O(members), but seldom."""
         judged = [one for one in self._members.values() if one.void]
         for record in judged:
             if record.verdict_until <= now:
-                self.acquit(record)
+                self.acquit(record, now)
         self.look_at = min((one.verdict_until for one in judged if one.void), default=inf)
 
     def check(self) -> None:

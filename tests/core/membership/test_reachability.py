@@ -19,20 +19,26 @@ class Swarm:
         self, *reached: int, failed: tuple[int, ...] = (), others: tuple[int, ...] = ()
     ) -> None:
         self.dials = DialBacks()
+        self.changed: list[int] = []
         nodes = (*reached, *failed, *others)
         self.members = {node: MemberRecord(Member(node, f"10.0.0.{node}:1")) for node in nodes}
         for node in (*reached, *failed):
             self.dials.on_announced(self.members[node].member, 0.0)
         for dial in self.dials.step(0.0):
             self.dials.on_ended(dial, reached=dial.member.node in reached, now=0.0)
-        self.reach = Reachability(self.members, self.dials, bearer=lambda node: node % 100)
+        self.reach = Reachability(
+            self.members, self.dials, self.note, bearer=lambda node: node % 100
+        )
         for record in self.members.values():
-            self.reach.review(record)
+            self.reach.review(record, 0.0)
         self.settle()
+
+    def note(self, record: MemberRecord, _: float) -> None:
+        self.changed.append(record.node)
 
     def settle(self) -> None:
         self.dials.changed.clear()
-        self.reach.changed.clear()
+        self.changed.clear()
         self.reach.check()
 
     def complain(self, *nodes: int, now: float = 1.0) -> bool:
@@ -88,17 +94,16 @@ def test_a_verdict_on_a_member_that_cannot_be_dialled_is_news_too() -> None:
     swarm = Swarm(1, failed=(HOLDER,))
     record = swarm.members[HOLDER]
     assert swarm.reach.on_complaint(record, 1, [1], 1.0)
-    assert swarm.reach.changed == {HOLDER: record}
-    swarm.settle()
-    swarm.reach.acquit(record)
-    assert swarm.reach.changed == {HOLDER: record}
+    assert swarm.changed == [HOLDER]
+    swarm.reach.acquit(record, 2.0)
+    assert swarm.changed == [HOLDER, HOLDER]
 
 
 def test_a_bearer_of_two_nodes_is_one_witness_and_so_is_one_that_left() -> None:
     swarm = Swarm(1, 101, 2, HOLDER)
     assert not swarm.complain(1, 101)
     for node in (1, 101):
-        swarm.reach.drop(swarm.members.pop(node))
+        del swarm.members[node]
     swarm.members[3] = MemberRecord(Member(3, ""))
     assert not swarm.complain(2)
 
@@ -107,10 +112,10 @@ def test_a_banned_member_gives_nothing_whatever_the_dials_say() -> None:
     swarm = Swarm(1, HOLDER)
     record = swarm.members[HOLDER]
     record.verdict_until = inf
-    swarm.reach.review(record)
+    swarm.reach.review(record, 0.0)
     swarm.settle()
     assert (swarm.holder(), record.void) == (Reach.UNREACHABLE, True)
     assert not swarm.complain(1)
     record.verdict_until = 0.0
-    swarm.reach.review(record)
+    swarm.reach.review(record, 0.0)
     assert swarm.holder() is Reach.REACHABLE
