@@ -161,7 +161,7 @@ class TrackerMetrics(Collector):
             for source, count in zip(("peer", "origin", "local"), ledger.taken, strict=True):
                 bytes_taken.add_metric([*key, source], count)
             gauges["size_bytes"].add_metric(key, ledger.total_bytes)
-            gauges["members"].add_metric(key, len(swarm.roster))
+            gauges["members"].add_metric(key, len(swarm.roster.members))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, len(swarm.book.readers.working))
             gauges["leases_limit"].add_metric(key, swarm.book.at_once)
@@ -170,4 +170,4 @@ class TrackerMetrics(Collector):
 
 
 def _interest(swarm: SwarmTracker) -> tuple[int, int]:
-    return len(swarm.book.readers.working), len(swarm.roster)
+    return len(swarm.book.readers.working), len(swarm.roster.members)

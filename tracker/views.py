@@ -92,7 +92,7 @@ class Views:
 
     def _member_of(self, digest: str, node: NodeId) -> SwarmTracker | None:
         swarm = self._tracking.swarms.get(digest)
-        return swarm if swarm is not None and node in swarm.roster else None
+        return swarm if swarm is not None and node in swarm.roster.members else None
 
     async def swarms(self) -> dict[str, object]:
         """Every swarm, by digest."""
@@ -119,7 +119,7 @@ class Views:
         shares.sort()
         rows, now = [], self._clock.now()
         for _, node in shares[:MAX_MEMBERS]:
-            if node in swarm.roster:  # it may leave meanwhile
+            if node in swarm.roster.members:  # it may leave meanwhile
                 holder = self._holder(swarm, node)[1]
                 rows.append({**holder, **self._progress(swarm, node, now)})
             await breaks.after_row()
@@ -156,8 +156,8 @@ class Views:
         """
         swarm, breaks = self._tracking.swarms.get(digest), Breaks()
         rows = []
-        for node in () if swarm is None else list(swarm.roster):
-            if swarm is not None and node in swarm.roster:  # it may leave meanwhile
+        for node in () if swarm is None else list(swarm.roster.members):
+            if swarm is not None and node in swarm.roster.members:  # it may leave meanwhile
                 rows.append(self._holder(swarm, node))
             await breaks.after_row()
         rows.sort(key=lambda row: (-row[0], row[1]["name"], row[1]["node"]))
@@ -234,8 +234,8 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "digest": swarm.digest, "label": ledger.label, "bytes": ledger.total_bytes,
         "bytes_origin": ledger.taken.origin, "bytes_peers": ledger.taken.peers, "bytes_local": ledger.taken.local,
         "alpha": None if ledger.alpha is None else round(ledger.alpha, 4),
-        "share": round(runs / max(1, book.run_count * len(roster)), 4) if book.run_count else 1.0,
-        "members": len(roster), "complete": len(roster.complete),
+        "share": round(runs / max(1, book.run_count * len(roster.members)), 4) if book.run_count else 1.0,
+        "members": len(roster.members), "complete": len(roster.complete),
         "wanting": len(book.readers.working), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
         "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,

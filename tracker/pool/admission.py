@@ -137,5 +137,5 @@ def _bytes_of(swarm: SwarmTracker) -> int:
     """Bytes of all copies of one model. O(members that have a part)."""
     roster, size = swarm.roster, swarm.ledger.total_bytes
     whole = {*roster.complete} | roster.pulling
-    shares = sum(swarm.share_of(node) for node in roster if node not in whole)
+    shares = sum(swarm.share_of(node) for node in roster.members if node not in whole)
     return round(size * (len(whole) + shares))

@@ -79,9 +79,9 @@ class SwarmTracker:
         wants fresh neighbours.
         """
         node, roster = member.node, self.roster
-        if announced and node in roster:
+        if announced and node in roster.members:
             self._begin_anew(roster.members[node], now)
-        has_list = node in roster and node not in roster.complete
+        has_list = node in roster.members and node not in roster.complete
         reading = self._runs(said.leases[: self._context.leases.most_in_flight])
         self._take_in(member, said, reading, now)
         if announced:
@@ -91,8 +91,17 @@ class SwarmTracker:
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
 
-    def on_report(self, node: NodeId, said: m.LeaseReport, now: float) -> None:
-        """What became of leases."""
+    def on_message(self, node: NodeId, said: m.LeaseReport | m.Stuck | m.Blame, now: float) -> None:
+        """A node said something of this model; it counts for nothing if it isn't a member."""
+        match said:
+            case m.LeaseReport():
+                self._on_report(node, said, now)
+            case m.Stuck():
+                self.stuck_runs.on_stuck(node, said, now)
+            case m.Blame():
+                self._on_blame(node, said.node, now)
+
+    def _on_report(self, node: NodeId, said: m.LeaseReport, now: float) -> None:
         record = self.roster.members.get(node)
         if record is None:
             return
@@ -113,17 +122,17 @@ class SwarmTracker:
             self._set_credit(record, said.credit, wanted, now)
         self.book.on_urgent(urgent)
 
-    def on_blame(self, accuser: NodeId, node: NodeId, now: float) -> None:
+    def _on_blame(self, accuser: NodeId, node: NodeId, now: float) -> None:
         """A member got bytes from another one that don't match."""
         record = self.roster.members.get(node)
         bearer = self._bearer(accuser)
-        if accuser not in self.roster or record is None or bearer == self._bearer(node):
+        if accuser not in self.roster.members or record is None or bearer == self._bearer(node):
             return
         self.blames += 1
         record.blamed_by |= {bearer}
         # Of two members only one can accuse.
         believed = len(record.blamed_by) >= WITNESSES or are_all(
-            record.blamed_by | {self._bearer(node)}, self.roster, self._bearer
+            record.blamed_by | {self._bearer(node)}, self.roster.members, self._bearer
         )
         if believed and not record.banned:
             self.book.drop_reader(node, now)
@@ -215,7 +224,7 @@ class SwarmTracker:
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
         node, count = member.node, self.roster.run_count
-        fresh = node not in self.roster
+        fresh = node not in self.roster.members
         record = self.roster.enter(member)
         if fresh:
             self.barrier.on_arrival(node, now)

@@ -96,7 +96,7 @@ class TrackerState:
             case m.Enter(said):
                 self._take_in_waiting(record, said.digest, now)
                 self._take_in(record, said, now, entered=True)
-                self._turns.move_to_end(said.digest, last=False)  # it waits, others only tell
+                self._hurry(said.digest)
             case m.Exit(digest):
                 record.waiting.pop(digest, None)
                 self._leave(record, digest, now)
@@ -104,7 +104,9 @@ class TrackerState:
                 self._forget(node, now, lost=False)
             case m.LeaseReport() | m.Stuck() | m.Blame():
                 self._take_in_waiting(record, message.digest, now)
-                self._on_swarm(node, message, now)
+                if swarm := self.swarms.get(message.digest):
+                    swarm.on_message(node, message, now)
+                    self._hurry(message.digest)
         return self._outputs(now)
 
     def on_disconnected(self, node: NodeId, now: float) -> list[Output]:
@@ -158,7 +160,9 @@ class TrackerState:
 
     def remembered_members(self) -> dict[str, list[NodeId]]:
         """Members of each swarm that still wants something: what a restarted tracker waits for."""
-        return {d: sorted(swarm.roster) for d, swarm in self.swarms.items() if swarm.book.free}
+        return {
+            d: sorted(swarm.roster.members) for d, swarm in self.swarms.items() if swarm.book.free
+        }
 
     def unreached(self) -> set[NodeId]:
         """Members that others can't dial, or couldn't lately."""
@@ -174,8 +178,8 @@ class TrackerState:
         listed: dict[NodeId, set[str]] = {}
         for digest, swarm in self.swarms.items():
             swarm.check()
-            assert len(swarm.roster)
-            for node in swarm.roster:
+            assert len(swarm.roster.members)
+            for node in swarm.roster.members:
                 listed.setdefault(node, set()).add(digest)
             assert digest in self._turns or swarm.scheduled <= swarm.next_wakeup()
             assert swarm.scheduled == inf or (swarm.scheduled, digest) in self._due
@@ -281,6 +285,11 @@ class TrackerState:
             if record.waiting:
                 self._turns[what] = None
 
+    def _hurry(self, digest: str) -> None:
+        """A swarm's member waits for what follows; others only tell how they stand."""
+        self._turns[digest] = None
+        self._turns.move_to_end(digest, last=False)
+
     def _take_in_waiting(self, record: Node, digest: str, now: float) -> None:
         """Take in what a member told of a swarm, if that waits."""
         if digest in record.waiting:
@@ -294,21 +303,6 @@ class TrackerState:
         swarm = self._join(record, said, now)
         swarm.on_state(record.member, said, now, announced=announced, entered=entered)
         self._turns[said.digest] = None
-
-    def _on_swarm(
-        self, node: NodeId, message: m.LeaseReport | m.Stuck | m.Blame, now: float
-    ) -> None:
-        if (swarm := self.swarms.get(message.digest)) is None:
-            return
-        match message:
-            case m.LeaseReport():
-                swarm.on_report(node, message, now)
-            case m.Stuck():
-                swarm.stuck_runs.on_stuck(node, message, now)
-            case m.Blame():
-                swarm.on_blame(node, message.node, now)
-        self._turns[message.digest] = None
-        self._turns.move_to_end(message.digest, last=False)
 
     def _on_pull_ended(self, node: NodeId, said: m.EndedPull) -> None:
         """A member told how a pull ended. Nothing is decided by it."""
@@ -343,7 +337,7 @@ class TrackerState:
         swarm = self.swarms[digest]
         swarm.on_left(record.member.node, end, now)
         self._turns[digest] = None
-        if not len(swarm.roster):
+        if not len(swarm.roster.members):
             self._past += swarm.counts()
             self._past_ends += swarm.book.ends
             del self.swarms[digest]

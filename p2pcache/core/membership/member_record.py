@@ -87,8 +87,3 @@ class MemberRecord:
     def delivers(self) -> RunSet:
         """The runs that it has, unless its claims are void."""
         return 0 if self.void else self.have
-
-    def check(self) -> None:
-        """Assert what holds for one member."""
-        assert not (self.banned and self.counts)
-        assert self.credit >= 0

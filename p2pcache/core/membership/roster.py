@@ -1,7 +1,8 @@
 """One swarm's members at the tracker: what each has, the versioned list, neighbours for newcomers."""
 
 import random
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from itertools import chain, islice
 from math import inf
@@ -39,45 +40,36 @@ class Roster:
         self._rng = random.Random(seed)
         self._usual = SampledSet()
         self._parts = SampledSet()
-        self._racks: dict[Place, SampledSet] = {}
+        self._racks: defaultdict[Place, SampledSet] = defaultdict(SampledSet)
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
         self._news: dict[NodeId, Member | None] = {}  # since the last flush; None: it left
         self._list: Swarm | None = None  # the full list of `version`, until the next change
         self._flushed_at = -inf
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __contains__(self, node: NodeId) -> bool:
-        return node in self.members
-
-    def __iter__(self) -> Iterator[NodeId]:
-        return iter(self.members)
 
     # -- members -----------------------------------------------------------------------
 
     def enter(self, member: Member) -> MemberRecord:
         """A node takes part, or has moved to another address; returns its record."""
         record = self.members.get(member.node)
-        if record is not None:
-            if record.member == member:
-                return record
-            self._unindex(record)
-        record = record or MemberRecord(member)
-        record.move(member)
-        self.members[member.node], self._news[member.node] = record, member
-        if not record.banned:
-            self._index(record)
+        if record is None:
+            record = self.members[member.node] = MemberRecord(member)
+        elif record.member == member:
+            return record
+        else:
+            self._index(record, here=False)
+            record.move(member)
+        self._news[member.node] = member
+        self._index(record, here=not record.banned)
         return record
 
     def remove(self, node: NodeId) -> None:
         """A node takes part no longer: its record is dropped."""
-        self._unindex(self.members.pop(node))
+        self._index(self.members.pop(node), here=False)
         self._news[node] = None
 
     def ban(self, record: MemberRecord) -> None:
         """A member sends wrong bytes: nobody is sent to it, and what it has doesn't count."""
-        self._unindex(record)
+        self._index(record, here=False)
         record.verdict_until = inf
 
     # -- what they have ------------------------------------------------------------------------------
@@ -88,13 +80,8 @@ class Roster:
         record.have = have
         if record.node not in self._usual:  # it is banned
             return 0
-        self._index_have(record)
+        self._index(record)
         return fresh
-
-    @property
-    def banned(self) -> set[NodeId]:
-        """Members that sent wrong bytes. O(members)."""
-        return {node for node, record in self.members.items() if record.banned}
 
     @property
     def pulling(self) -> set[NodeId]:
@@ -186,9 +173,9 @@ class Roster:
     def check(self) -> None:
         """Assert the invariants."""
         for node, record in self.members.items():
-            record.check()
             assert record.node == node
-        usual = self.members.keys() - self.banned
+            assert not (record.banned and record.counts)
+        usual = {node for node, record in self.members.items() if not record.banned}
         assert set(self._usual) == usual
         full = {node for node in usual if self.members[node].have == self._full_set}
         assert set(self.complete) == full
@@ -255,27 +242,16 @@ class Roster:
                 found.append(holder.node)
         return found
 
-    def _index_have(self, record: MemberRecord) -> None:
-        whole = record.have == self._full_set
+    def _index(self, record: MemberRecord, *, here: bool = True) -> None:
+        """A member is found where it is, and by what it has; or nowhere, as it isn't `here` any more, or is banned."""
+        node, place, whole = record.node, record.place, record.have == self._full_set
         part = bool(record.have) and not whole and not record.pulls_all
-        for group, belongs in ((self.complete, whole), (self._parts, part)):
-            change = group.add if belongs else group.discard
-            change(record.node)
-
-    def _index(self, record: MemberRecord) -> None:
-        node, place = record.node, record.place
-        self._usual.add(node)
-        self._index_have(record)
-        if place not in self._racks:
-            self._racks[place] = SampledSet()
-        self._racks[place].add(node)
-
-    def _unindex(self, record: MemberRecord) -> None:
-        node, place = record.node, record.place
-        for group in (self._usual, self.complete, self._parts):
-            group.discard(node)
-        if rack := self._racks.get(place):
-            rack.discard(node)
-            if not rack:
-                del self._racks[place]
-                self._seated.pop(place, None)
+        rack = self._racks[place]
+        for group, belongs in (
+            (self._usual, True), (rack, True), (self.complete, whole), (self._parts, part)
+        ):  # fmt: skip
+            change = group.add if here and belongs else group.discard
+            change(node)
+        if not rack:
+            del self._racks[place]
+            self._seated.pop(place, None)

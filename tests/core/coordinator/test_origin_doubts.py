@@ -257,9 +257,9 @@ def test_all_ids_of_one_certificate_are_one_accuser(*, certified: bool) -> None:
     for node in nodes[:2]:
         world.say(node, m.Blame(victim, X, 0))
     swarm = world.tracking.swarms[X]
-    assert (victim in swarm.roster.banned) is not certified
+    assert (victim in swarm.banned) is not certified
     world.say(nodes[3], m.Blame(victim, X, 0))
-    assert victim in swarm.roster.banned
+    assert victim in swarm.banned
 
 
 def test_a_banned_node_reads_for_itself_and_only_when_no_other_does() -> None:
@@ -269,7 +269,7 @@ def test_a_banned_node_reads_for_itself_and_only_when_no_other_does() -> None:
     for accuser in (1, 2):
         world.say(accuser, m.Blame(3, X, 0))
     swarm = world.tracking.swarms[X]
-    assert 3 in swarm.roster.banned
+    assert 3 in swarm.banned
     world.forget_mail()
     had = 0
     world.say(3, m.Heartbeat(swarms=(state(credit=4),)))

@@ -126,18 +126,18 @@ def test_a_peer_blamed_by_two_is_banned() -> None:
     run = world.granted(3)[0]
     world.done(3, run)
     world.say(1, m.Blame(3, X, run))
-    assert 3 not in world.tracking.swarms[X].roster.banned
+    assert 3 not in world.tracking.swarms[X].banned
     world.say(1, m.Blame(3, X, run))
     world.say(3, m.Blame(3, X, run))
-    assert 3 not in world.tracking.swarms[X].roster.banned
+    assert 3 not in world.tracking.swarms[X].banned
     world.say(2, m.Blame(3, X, run))
-    assert 3 in world.tracking.swarms[X].roster.banned
+    assert 3 in world.tracking.swarms[X].banned
     world.say(3, m.Heartbeat(swarms=(state(bitset.full(RUNS)),)))
     assert not world.tracking.swarms[X].roster.complete
     world.join(4)
     assert 3 not in {n for s in world.got(4, m.Swarm) for n in s.neighbours}
     world.announce(3, state(0b1, credit=1))
-    assert 3 not in world.tracking.swarms[X].roster.banned
+    assert 3 not in world.tracking.swarms[X].banned
 
 
 def test_a_stuck_notice_with_a_bad_bitmap_changes_nothing() -> None:

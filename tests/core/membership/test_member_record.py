@@ -35,9 +35,9 @@ def test_a_banned_member_that_announces_itself_is_readmitted() -> None:
         world.join(node, have=1 if node == 3 else 0)
     for node in (1, 2):
         world.say(node, m.Blame(3, X, 0))
-    roster = world.tracking.swarms[X].roster
-    assert roster.banned == {3}
+    swarm = world.tracking.swarms[X]
+    assert swarm.banned == {3}
     world.announce(3, state(0b11))
-    assert not roster.banned
-    assert roster.members[3].reach is Reach.UNKNOWN
-    assert roster.members[3].have == 0b11
+    assert not swarm.banned
+    record = swarm.roster.members[3]
+    assert (record.reach, record.have) == (Reach.UNKNOWN, 0b11)
