@@ -9,15 +9,9 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
+from p2pcache.core.coordinator import settings
 from p2pcache.core.coordinator.cluster_list import ClusterList
 from p2pcache.core.coordinator.origin_doubts import WitnessReport
-from p2pcache.core.coordinator.settings import (
-    HOLD_S,
-    MAX_MEMBER_BYTES,
-    NAMED_BYTES,
-    SWARM_BYTES,
-    SWARMS_AT_ONCE,
-)
 from p2pcache.core.coordinator.swarm_state import SwarmTracker, TrackerContext, check_state
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.outputs import Close, Event, Notice, Output, PullEnded, ReadRun, Send
@@ -119,7 +113,7 @@ class TrackerState:
 
     def on_stood_still(self, now: float) -> None:
         """This process did nothing for a while: it grants nothing yet, for what waits in its sockets is old."""
-        self._listens_until = now + HOLD_S
+        self._listens_until = now + settings.HOLD_S
 
     def on_dial_ended(self, dial: Dial, now: float, *, reached: bool) -> list[Output]:
         """A `Dial` has ended."""
@@ -210,7 +204,9 @@ class TrackerState:
             if digest in self.swarms and self.swarms[digest].scheduled == when:
                 self.swarms[digest].scheduled = inf
                 self._turns[digest] = None
-        for _ in range(2 * SWARMS_AT_ONCE):  # a state is taken in, then its swarm is settled
+        for _ in range(
+            2 * settings.SWARMS_AT_ONCE
+        ):  # a state is taken in, then its swarm is settled
             if self._turns:
                 self._take_turn(self._turns.popitem(last=False)[0], now)
         out = self._out.copy()
@@ -263,7 +259,7 @@ class TrackerState:
         waiting = record.waiting  # of earlier lists: leases in this one are to be renewed before
         for place, said in enumerate(states[: m.MAX_TOLD]):
             _, before = waiting.get(said.digest, (said, False))
-            if place < SWARMS_AT_ONCE:
+            if place < settings.SWARMS_AT_ONCE:
                 waiting.pop(said.digest, None)
                 self._take_in(record, said, now, announced=announced or before)
             elif said.digest in waiting or len(waiting) < m.MAX_TOLD:
@@ -323,9 +319,11 @@ class TrackerState:
             remembered = self._remembered.pop(said.digest, set()) - self.registry.nodes.keys()
             swarm = SwarmTracker(said.digest, said.run_count, self._context, now, remembered)
             self.swarms[said.digest] = swarm
-        named = NAMED_BYTES * len(said.known[:MOST_NODES]) if now < swarm.barrier.until else 0
-        record.charge(said.digest, SWARM_BYTES + said.run_count, named)
-        while record.cost_bytes > MAX_MEMBER_BYTES and len(record.digests) > 1:
+        named = (
+            settings.NAMED_BYTES * len(said.known[:MOST_NODES]) if now < swarm.barrier.until else 0
+        )
+        record.charge(said.digest, settings.SWARM_BYTES + said.run_count, named)
+        while record.cost_bytes > settings.MAX_MEMBER_BYTES and len(record.digests) > 1:
             self._leave(record, next(iter(record.digests)), now)  # it told of it the longest ago
         return swarm
 

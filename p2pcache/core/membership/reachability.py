@@ -17,17 +17,8 @@ from math import inf
 from typing import NamedTuple
 
 from p2pcache.core import backoff
+from p2pcache.core.membership import settings
 from p2pcache.core.membership.member_record import MemberRecord, Reach
-from p2pcache.core.membership.settings import (
-    AGAIN_S,
-    BURST_S,
-    DISBELIEVED,
-    DOUBT_AFTER_S,
-    LAST_AGAIN_S,
-    RATE,
-    VERDICT_S,
-    WITNESSES,
-)
 from p2pcache.core.protocol import address as addresses
 from p2pcache.core.protocol.messages import Member
 from p2pcache.ids import NodeId
@@ -102,7 +93,7 @@ class DialBacks:
         if (known.member.address, known.member.site) != (member.address, member.site):
             self._know_nothing(known)
             known.member = member
-        self._plan(known, max(now, self._begun.get(member.node, -inf) + AGAIN_S))
+        self._plan(known, max(now, self._begun.get(member.node, -inf) + settings.AGAIN_S))
 
     def forget(self, node: NodeId) -> None:
         """A node is gone."""
@@ -117,7 +108,7 @@ class DialBacks:
         known.dial = None
         self._set_reach(known, Reach.REACHABLE if reached else Reach.UNREACHABLE)
         if not reached:
-            pause_s = backoff.pause_s(AGAIN_S, LAST_AGAIN_S, known.failures)
+            pause_s = backoff.pause_s(settings.AGAIN_S, settings.LAST_AGAIN_S, known.failures)
             self._plan(known, min(known.next_at, now + pause_s))
         known.failures = 0 if reached else known.failures + 1
 
@@ -131,7 +122,7 @@ class DialBacks:
             known = self._nodes.get(dial.member.node)
             if known is not None and known.dial == dial:
                 self._set_reach(known, Reach.SILENT)
-        while self._begun and next(iter(self._begun.values())) + AGAIN_S <= now:
+        while self._begun and next(iter(self._begun.values())) + settings.AGAIN_S <= now:
             del self._begun[next(iter(self._begun))]
         begun: list[Dial] = []
         while self._due and self._due[0][0] <= now:
@@ -169,11 +160,11 @@ class DialBacks:
 
     def _begin(self, known: _DialRecord, now: float) -> Dial:
         self._dials += 1
-        self._free_at = max(self._free_at, now - BURST_S) + 1 / RATE
+        self._free_at = max(self._free_at, now - settings.BURST_S) + 1 / settings.RATE
         known.dial, known.next_at = Dial(self._dials, known.member), inf
         self._begun[known.member.node] = now
         if known.reach is Reach.UNKNOWN:
-            self._silent_at.append((now + DOUBT_AFTER_S, known.dial))
+            self._silent_at.append((now + settings.DOUBT_AFTER_S, known.dial))
         return known.dial
 
     def _know_nothing(self, known: _DialRecord) -> None:
@@ -192,7 +183,7 @@ class DialBacks:
         known.reach = reach
         self.changed.add(known.member.node)
         believed = site in self._believed
-        failed = counts[site, Reach.UNREACHABLE] * (DISBELIEVED if believed else 1.0)
+        failed = counts[site, Reach.UNREACHABLE] * (settings.DISBELIEVED if believed else 1.0)
         if believed != (counts[site, Reach.REACHABLE] >= max(1.0, failed)):
             self._believed ^= {site}
             self.changed.update(n for n, one in self._nodes.items() if one.member.site == site)
@@ -238,10 +229,10 @@ class Reachability:
             return False
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
-        if len(bearers) + failed < WITNESSES and self._could_agree(record.node, waiting):
+        if len(bearers) + failed < settings.WITNESSES and self._could_agree(record.node, waiting):
             return False
         fresh = not record.void
-        record.verdict_until = now + VERDICT_S
+        record.verdict_until = now + settings.VERDICT_S
         self.look_at = min(self.look_at, record.verdict_until)
         self.review(record, now, void_changed=True)
         return fresh

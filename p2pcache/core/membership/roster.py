@@ -8,15 +8,9 @@ from itertools import chain, islice
 from math import inf
 
 from p2pcache.core import bitset
+from p2pcache.core.membership import settings
 from p2pcache.core.membership.member_record import MemberRecord, Place
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.membership.settings import (
-    COMPLETE_SHARE,
-    FLUSH_S,
-    FLUSH_S_PER_MEMBER,
-    MOST_HOLDERS,
-    RACK_SHARE,
-)
 from p2pcache.core.protocol.messages import Member, Swarm
 from p2pcache.core.racks import bridge_slots
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -155,7 +149,9 @@ class Roster:
         """When the next delta may go out; inf when nothing changed."""
         if not self._news:
             return inf
-        return self._flushed_at + max(FLUSH_S, FLUSH_S_PER_MEMBER * len(self.members))
+        return self._flushed_at + max(
+            settings.FLUSH_S, settings.FLUSH_S_PER_MEMBER * len(self.members)
+        )
 
     def flush_list(self, now: float) -> Swarm | None:
         """The delta since the last flush, one object for all; None if nothing is due."""
@@ -201,8 +197,12 @@ class Roster:
             near = rack.draw(self._rng, len(rack))
             chosen |= dict.fromkeys(near + everyone.draw(self._rng, len(everyone)))
         else:
-            complete, whole = self.complete, count // COMPLETE_SHARE
-            for group, share in ((rack, count // RACK_SHARE), (complete, whole), (everyone, count)):
+            complete, whole = self.complete, count // settings.COMPLETE_SHARE
+            for group, share in (
+                (rack, count // settings.RACK_SHARE),
+                (complete, whole),
+                (everyone, count),
+            ):
                 missing = count + 1 - len(chosen)
                 chosen |= dict.fromkeys(self._draw(group, min(share, missing), chosen))
         return list(chosen)[1:]
@@ -235,7 +235,7 @@ class Roster:
         site = record.member.site
         holders.sort(key=lambda one: (one.place != record.place, one.member.site != site))
         for holder in holders:
-            if not left or len(found) >= MOST_HOLDERS:
+            if not left or len(found) >= settings.MOST_HOLDERS:
                 break
             if holder is not record and holder.delivers & left:
                 left &= ~holder.delivers

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from p2pcache.core.membership import reachability
+from p2pcache.core.membership import reachability, settings
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.reachability import Dial
 from p2pcache.core.membership.settings import DIAL_S, DOUBT_AFTER_S
@@ -219,7 +219,7 @@ async def test_an_unreachable_member_is_named_and_reads_nothing_beside_others(
 async def test_a_member_that_comes_and_goes_does_not_fill_the_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(reachability, "AGAIN_S", 0.02)
+    monkeypatch.setattr(settings, "AGAIN_S", 0.02)
     caplog.set_level(logging.WARNING)
     reached, hidden = FakeAgent(1), FakeAgent(2)
     with listening() as port:
