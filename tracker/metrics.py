@@ -70,7 +70,8 @@ class TrackerMetrics(Collector):
         totals = self._tracking.totals()
         registry = self._tracking.registry
         for name, text, value in (
-            ("members_joined", "Nodes that became members.", registry.joined),
+            ("members_joined", "Nodes that became members.",
+             len(registry.nodes) + registry.left + registry.lost),
             ("members_left", "Members that said goodbye.", registry.left),
             ("members_lost", "Members that fell silent, or whose connection broke for good.", registry.lost),
             ("leases_granted", "Runs that nodes were told to read from the origin.", totals["granted"]),

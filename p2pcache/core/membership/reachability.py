@@ -229,7 +229,10 @@ class Reachability:
             return False
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
-        if len(bearers) + failed < settings.WITNESSES and self._could_agree(record.node, waiting):
+        others = (one for one in map(self._bearer, waiting) if one != self._bearer(record.node))
+        first = next(others, None)
+        two_wait = any(one != first for one in others)  # who could agree
+        if len(bearers) + failed < settings.WITNESSES and two_wait:
             return False
         fresh = not record.void
         record.verdict_until = now + settings.VERDICT_S
@@ -259,9 +262,3 @@ class Reachability:
         assert all(not one.void or one.verdict_until >= self.look_at for one in members)
         settled = [one for one in members if not one.void and one.node not in self._dials.changed]
         assert all(one.reach is self._dials.reach(one.node) for one in settled)
-
-    def _could_agree(self, node: NodeId, waiting: Iterable[NodeId]) -> bool:
-        """Whether two bearers wait who could complain of a node."""
-        bearers = (one for one in map(self._bearer, waiting) if one != self._bearer(node))
-        first = next(bearers, None)
-        return any(one != first for one in bearers)

@@ -50,7 +50,7 @@ class Registry:
     def __init__(self, settings: MemberSettings) -> None:
         self.nodes: dict[NodeId, Node] = {}
         self.departed: OrderedDict[NodeId, Node] = OrderedDict()
-        self.joined = self.left = self.lost = 0  # members, since the start
+        self.left = self.lost = 0  # members, since the start
         self.look_at = inf  # when `expired` has something to do
         self._settings = settings
 
@@ -62,7 +62,6 @@ class Registry:
         if record is None:
             record = self.nodes[node] = Node(member, said, now)
             self.departed.pop(node, None)
-            self.joined += 1
         record.member, record.said, record.connected = member, said, True
         record.room_bytes = said.room_bytes
         record.waiting.clear()
