@@ -114,7 +114,7 @@ def checksum(commands: Iterable[c.Command]) -> int:
 
 
 def _fields(one: Any) -> dict[str, Any]:
-    values = ((name, getattr(one, name)) for name in one.__slots__)
+    values = ((name, getattr(one, name)) for name in one.__struct_fields__)
     return {
         name: hex(value) if isinstance(value, int) and abs(value) >= _MOST else value
         for name, value in values

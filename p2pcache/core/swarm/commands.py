@@ -4,7 +4,7 @@ A `Request` ends in exactly one `RequestEnded`, a `Fetch` in one `FetchEnded`, a
 `DialFailed`. All others are notices: nothing waits for them, and a broken connection may lose them.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from p2pcache.core.upload.priority import Priority
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -12,8 +12,7 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 ALL: RunSet = -1  # every run of whatever model
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct):
     """Ask a neighbour for a run."""
 
     request: int  # its number
@@ -22,15 +21,13 @@ class Request:
     priority: Priority = Priority.USUAL  # in the neighbour's upload queue
 
 
-@dataclass(slots=True)
-class Cancel:
+class Cancel(Struct):
     """Take a request back. It still ends: CANCELLED, or DONE if the run came first."""
 
     request: int
 
 
-@dataclass(slots=True)
-class Fetch:
+class Fetch(Struct):
     """Read a run from the origin. We have a lease for it, or own it without a tracker."""
 
     fetch: int  # its number
@@ -39,37 +36,32 @@ class Fetch:
     joined: bool = False
 
 
-@dataclass(slots=True)
-class CancelFetch:
+class CancelFetch(Struct):
     """Take a read of the origin back. It still ends."""
 
     fetch: int
 
 
-@dataclass(slots=True)
-class Announce:
+class Announce(Struct):
     """Tell neighbours that we have these runs, and our load."""
 
     runs: RunSet  # proved since the last one
 
 
-@dataclass(slots=True)
-class Dial:
+class Dial(Struct):
     """Connect to a member that the tracker didn't name as a neighbour, such as the owner of a wanted run."""
 
     peer: NodeId
 
 
-@dataclass(slots=True)
-class Blame:
+class Blame(Struct):
     """A peer sent bytes that don't match the manifest: drop it and tell the tracker."""
 
     peer: NodeId
     run: RunIndex
 
 
-@dataclass(slots=True)
-class LeaseReport:
+class LeaseReport(Struct):
     """Tell the tracker what became of leases."""
 
     done: RunSet = 0
@@ -80,16 +72,14 @@ class LeaseReport:
     flow_s: float = 0.0  # of a run in `done`: seconds from its first byte to its end; 0: not known
 
 
-@dataclass(slots=True)
-class LeaseCredit:
+class LeaseCredit(Struct):
     """Tell the tracker how many leases we can work on at once. It grants that many at most."""
 
     credit: int
     wanted: RunSet = ALL  # leases of other runs are of no use to us
 
 
-@dataclass(slots=True)
-class Stuck:
+class Stuck(Struct):
     """Tell the tracker of runs that no delivering neighbour has had for long: it names a holder, or grants a read."""
 
     runs: RunSet
@@ -98,25 +88,21 @@ class Stuck:
     recovered: tuple[NodeId, ...] = ()  # were told as failing before, and deliver now
 
 
-@dataclass(slots=True)
-class CutOff:
+class CutOff(Struct):
     """Tell people that no other node of the swarm can be reached: from now on we also read without leases."""
 
 
-@dataclass(slots=True)
-class OriginCorrupt:
+class OriginCorrupt(Struct):
     """Two of our reads of this run mismatched, without leases: the origin's bytes are wrong."""
 
     run: RunIndex
 
 
-@dataclass(slots=True)
-class Finished:
+class Finished(Struct):
     """Every run is proved. This is said once; the scheduler goes on while the node seeds."""
 
 
-@dataclass(slots=True)
-class WantedDone:
+class WantedDone(Struct):
     """Every run of the last `Wanted`, and every urgent run since, is proved."""
 
 

@@ -1,10 +1,11 @@
 """Everything that can happen to a model's swarm on one node, one class each.
 
-They are plain slotted classes: frozen dataclasses are slow to create, and a storm makes millions of events.
+They are msgspec's structs: a storm makes millions of events, and dataclasses take long to import (docs/lab/0100).
 """
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from msgspec import Struct
 
 from p2pcache.ids import NodeId, RunSet
 
@@ -31,8 +32,7 @@ class Source(IntEnum):
     LOCAL = 2  # another blob of this cache
 
 
-@dataclass(slots=True)
-class PeerJoined:
+class PeerJoined(Struct):
     """A neighbour accepted our JOIN: we can ask it for runs."""
 
     peer: NodeId
@@ -40,15 +40,13 @@ class PeerJoined:
     rtt_s: float = 0.0  # the shortest round trip to it so far; 0: not known
 
 
-@dataclass(slots=True)
-class PeerLeft:
+class PeerLeft(Struct):
     """The connection on which we asked this neighbour for runs is gone."""
 
     peer: NodeId
 
 
-@dataclass(slots=True)
-class PeerHas:
+class PeerHas(Struct):
     """A neighbour's have batch: it has these runs, too.
 
     A batch without runs is a recall: the neighbour told us BUSY before. With a load below `FULL` it has room now,
@@ -60,8 +58,7 @@ class PeerHas:
     load: int  # peers that it serves or lets wait
 
 
-@dataclass(slots=True)
-class RequestEnded:
+class RequestEnded(Struct):
     """The one end of a `Request` command."""
 
     request: int
@@ -69,8 +66,7 @@ class RequestEnded:
     waited_s: float = 0.0  # until BUSY or the first byte came; 0: not known
 
 
-@dataclass(slots=True)
-class FetchEnded:
+class FetchEnded(Struct):
     """The one end of a `Fetch` command."""
 
     fetch: int
@@ -78,51 +74,44 @@ class FetchEnded:
     flow_s: float = 0.0  # from the first byte to the end; 0: not known
 
 
-@dataclass(slots=True)
-class RunsProved:
+class RunsProved(Struct):
     """Runs were proved without a command of ours: copied within this cache, or pushed into it."""
 
     runs: RunSet
     source: Source
 
 
-@dataclass(slots=True)
-class RunsLost:
+class RunsLost(Struct):
     """Runs are missing again: their bytes on disk failed a check."""
 
     runs: RunSet
 
 
-@dataclass(slots=True)
-class LeaseGranted:
+class LeaseGranted(Struct):
     """The tracker lets us read these runs from the origin."""
 
     runs: RunSet
 
 
-@dataclass(slots=True)
-class LeaseRevoked:
+class LeaseRevoked(Struct):
     """The tracker takes leases back: enough members have the runs by now."""
 
     runs: RunSet
 
 
-@dataclass(slots=True)
-class TrackerUp:
+class TrackerUp(Struct):
     """We are connected to the tracker, as a member."""
 
     epoch: int
 
 
-@dataclass(slots=True)
-class TrackerDown:
+class TrackerDown(Struct):
     """The tracker grants nothing any more: its connection broke, or it is silent."""
 
     unheard: bool = False  # it never told of this swarm, and `Members` are all nodes that there are
 
 
-@dataclass(slots=True)
-class Members:
+class Members(Struct):
     """All members of the swarm as the tracker last told them, ourselves included."""
 
     nodes: tuple[NodeId, ...]
@@ -132,27 +121,23 @@ class Members:
     sites: tuple[tuple[NodeId, ...], ...] = ()  # the other sites
 
 
-@dataclass(slots=True)
-class DialFailed:
+class DialFailed(Struct):
     """A `Dial` command failed; one that succeeds ends in `PeerJoined`."""
 
     peer: NodeId
 
 
-@dataclass(slots=True)
-class Reachable:
+class Reachable(Struct):
     """A member has dialled us, so others can get what this node reads."""
 
 
-@dataclass(slots=True)
-class Urgent:
+class Urgent(Struct):
     """A loader waits for these runs: get them first, the lowest run before the others."""
 
     runs: RunSet
 
 
-@dataclass(slots=True)
-class Wanted:
+class Wanted(Struct):
     """From now on only these runs are wanted, and those that become urgent later.
 
     It is answered by exactly one `WantedDone`, unless another `Wanted` comes first. Other runs that are here are
@@ -162,8 +147,7 @@ class Wanted:
     runs: RunSet
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct):
     """The deadline of `next_wakeup` has come."""
 
 
