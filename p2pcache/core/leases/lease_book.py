@@ -179,7 +179,8 @@ class LeaseBook:
         if lease is None or lease.node == member.node:
             return None
         # Reads that share the way are slow together, and none of them is taken back for it.
-        ended_s, usual_s = now - self._read_at, self.readers.times.usual_s(len(self.leases))
+        crowd_s = self.readers.concurrency.crowd_s(len(self.leases))
+        ended_s, usual_s = now - self._read_at, self.readers.times.usual_s(crowd_s)
         others_end = ended_s < usual_s and bool(member.wanted & self.free)
         if others_end and not self._urgent >> run & 1:
             return None

@@ -68,6 +68,10 @@ class ReadConcurrency:
         """Whether a read has told what the way holds."""
         return self._link_rate > 0.0
 
+    def crowd_s(self, under_way: int) -> float:
+        """Mean seconds of a read, at least, while so many are under way (Little's law); 0.0: not known yet."""
+        return 0.0 if self._first else under_way / self._link_rate
+
     def set_least(self, least: int) -> None:
         """Another number of reads at once never crowds one another out."""
         self.least = min(least, self.most)

@@ -16,7 +16,7 @@ from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Tier = tuple[int, bool, bool]
 """What is held against a reader: others may not get what it reads (2), or nobody knows whether they do, which counts
-for runs that members waited for (1); it is slow; its last read failed, or it is on probation."""
+for runs that members waited for (1); it is slow, or may be so on probation; its last read failed."""
 
 FIT: Tier = (0, False, False)
 
@@ -24,7 +24,7 @@ FIT: Tier = (0, False, False)
 class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
-    Those are preferred that have the smallest (unreachable, slow, on probation, not the rack's holder, runs in flight,
+    Those are preferred that have the smallest (unreachable, slow, failed, not the rack's holder, runs in flight,
     dice). One that is unreachable or slow gets a lease only if no better one will read the run later. Readers are drawn
     from samples, so a choice takes constant time, unless the run is read again, or waits for a better one: O(readers).
     """
@@ -53,7 +53,8 @@ class ReaderChoice:
             one = readers.working.get(node)
             if one is None or readers.has_failed(one) or not lacked_by(one) >> run & 1:
                 continue
-            if len(one.runs) >= min(max(seats.get(node, 0), share), one.credit):
+            room = 1 if one.pace is Pace.PROBATION else max(seats.get(node, 0), share)
+            if len(one.runs) >= min(room, one.credit):
                 continue
             rank = self._tier(one, left, again=again), 0 if node in seats else len(one.runs)
             if best is None or rank < least:
@@ -91,9 +92,8 @@ class ReaderChoice:
     def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
         readers = self._readers
         unreached = 2 if stands_aside(one) else int(again and one.reach is not Reach.REACHABLE)
-        on_probation = one.pace is Pace.PROBATION
-        late = on_probation and readers.times.is_late(one, left, readers.at_once)
-        return unreached, one.pace is Pace.SLOW or late, on_probation or one.failures > 0
+        late = one.pace is Pace.PROBATION and readers.times.is_late(one, left, readers.at_once)
+        return unreached, one.pace is Pace.SLOW or late, one.failures > 0
 
     def _waits(self, best: MemberRecord, run: RunIndex, left: int, *, again: bool) -> bool:
         """Whether a run waits for a reader that is better than the best with room."""

@@ -104,11 +104,12 @@ class Readers:
         self.concurrency.any_ended = True
         if not lease.adopted:  # or nobody knows how long it took
             self.concurrency.on_read_done(took_s, in_flight, flow_s, now)
-        self.times.on_read(record, took_s, in_flight)
+        self.times.on_read(record, took_s)
         record.pace, record.failures = Pace.USUAL, 0
         self.resting.pop(record.node, None)
         slow = sum(1 for one in self.resting.values() if one.pace is Pace.SLOW)
-        if self.times.is_slow(record) and self.times.rule.allows_one_more(slow, len(self.working)):
+        may_be = self.times.rule.allows_one_more(slow, len(self.working))
+        if may_be and self.times.is_slow(record, self.concurrency.crowd_s(in_flight)):
             self._convict(record, took_s, now)
         self.review(record)
 

@@ -17,7 +17,7 @@ class Pace(Enum):
 
     USUAL = auto()
     SLOW = auto()  # it rests: it gets a lease only when no other member may have it
-    PROBATION = auto()  # its rest is over: it gets a lease only when all others are full
+    PROBATION = auto()  # its rest is over: it gets one lease at a time, and none of the last runs
 
 
 class Reach(Enum):
