@@ -44,8 +44,8 @@ class Readers:
     then is on probation until a read is as quick as theirs. It has both rests, the one after the failure first.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only,
-    `aside` those that stand aside, `unfit` those and slower ones, `resting` those that rest. Those that may have one
-    more lease are in `idle` if they have none, else in `busy`.
+    `unfit` those that stand aside or are slower, `resting` those that rest. Those that may have one more lease are in
+    `idle` if they have none, else in `busy`.
     """
 
     def __init__(
@@ -54,7 +54,6 @@ class Readers:
         """No member works on leases yet. The roster keeps `members` up to date."""
         self.working: dict[NodeId, MemberRecord] = {}
         self.choosy: set[NodeId] = set()
-        self.aside: set[NodeId] = set()
         self.unfit: set[NodeId] = set()
         self.resting: dict[NodeId, MemberRecord] = {}
         self.idle, self.busy = SampledSet(), SampledSet()
@@ -83,7 +82,7 @@ class Readers:
         room = len(record.runs) < record.credit and not self.has_failed(record)
         for group, belongs in (
             (self.idle, room and not record.runs), (self.busy, room and bool(record.runs)),
-            (self.choosy, record.wanted != ALL), (self.aside, works and stands_aside(record)),
+            (self.choosy, record.wanted != ALL),
             (self.unfit, works and (stands_aside(record) or record.pace is not Pace.USUAL)),
         ):  # fmt: skip
             change = group.add if belongs else group.discard
@@ -159,7 +158,7 @@ class Readers:
 
     def any_reached(self) -> bool:
         """Whether any reader doesn't stand aside."""
-        return len(self.aside) < len(self.working)
+        return not all(map(stands_aside, self.working.values()))
 
     def lacking(self) -> RunSet:
         """Runs that any reader has use for. O(readers)."""
@@ -186,7 +185,6 @@ class Readers:
             one.node for one in records if one.pace is Pace.SLOW
         }
         working = self.working.values()
-        assert self.aside == {one.node for one in working if stands_aside(one)}
         assert self.unfit == {
             o.node for o in working if stands_aside(o) or o.pace is not Pace.USUAL
         }
