@@ -221,7 +221,7 @@ class SwarmDriver:
                 if self.wants():
                     self.neighbours.dial_missing()
             case m.Grant():
-                self.post(e.LeaseGranted(self._runs(message.runs)))
+                self.post(e.LeaseGranted(self._runs(message.runs), message.in_flight))
                 if self.scheduler is None and (link := self._context.link) is not None:
                     link.send(m.LeaseReport(self.digest, message.epoch, returned=message.runs))
             case m.Revoke():

@@ -183,8 +183,10 @@ class SwarmTracker:
         if self._grants:
             if self.doubts.odd:
                 self.doubts.tell_hopeless()
-            for node, runs in self.book.grant(now).items():
-                self._send(node, m.Grant(self.digest, self._context.epoch, tuple(runs)))
+            given = self.book.grant(now)
+            in_flight = len(self.book.leases)
+            for node, runs in given.items():
+                self._send(node, m.Grant(self.digest, self._context.epoch, tuple(runs), in_flight))
         if delta := self.roster.flush_list(now):
             self._send_all(self.roster.needy(), delta)
 

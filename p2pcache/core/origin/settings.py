@@ -4,7 +4,7 @@ Names that end in `_S` are seconds. Measurements are in the lab records that are
 """
 
 from p2pcache.core.format.chunking import MiB
-from p2pcache.core.settings import LeaseSettings, MemberSettings, SwarmSettings
+from p2pcache.core.settings import MemberSettings, SwarmSettings
 
 # -- leases of one node --
 
@@ -35,9 +35,6 @@ MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like
 # -- without a tracker --
 
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Runs that a tracker has granted in file order and that nobody has yet: as it is usually set.
-MOST_GRANTED = LeaseSettings().most_in_flight
-MOST_UNDER_WAY = 64  # reads that a lost tracker had granted, whatever was measured
 # Runs without a holder that owners read at a time, over the reads that were under way: owners share them unevenly. It
 # is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
 # once (docs/lab/0013).

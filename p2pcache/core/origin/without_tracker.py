@@ -12,8 +12,6 @@ from p2pcache.core.origin.settings import (
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
-    MOST_GRANTED,
-    MOST_UNDER_WAY,
     MOST_WAIT_S,
     PATIENCE_RATIO,
     RECENT_READS,
@@ -50,7 +48,7 @@ class WithoutTracker:
         # No other node can be reached, so that leases of others bring nothing.
         self.is_cut_off = False
         self._unheard = False  # the lost tracker never told of this swarm
-        self._under_way = FILL_A_LINK  # reads of all nodes when it was lost
+        self._under_way = FILL_A_LINK  # leases of all nodes, as last told, and no fewer than this
         self.owners = OriginOwners(context)
         if not tracker:
             self.owners.on_members((context.node,))
@@ -68,6 +66,10 @@ class WithoutTracker:
         if self._lost_at < math.inf:
             self._back_at = now
 
+    def on_granted(self, in_flight: int) -> None:
+        """The tracker granted leases; with these all nodes have so many, 0: it doesn't say."""
+        self._under_way = max(FILL_A_LINK, in_flight)
+
     def on_tracker_down(self, now: float, *, unheard: bool) -> None:
         """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
 
@@ -79,21 +81,8 @@ class WithoutTracker:
         self._plan_at = self._lost_at = now
         self._unheard = unheard
         self._pace.on_tracker_lost()
-        # Little's law (Little 1961): reads under way = time of a read * new runs a second, over all nodes.
-        pace_s = self._pace.least_mean_s
-        under_way = int(self.read_s / pace_s) if pace_s else 0
-        # While reads become more only short ones have ended. Leases go out in file order, so runs before a lease of
-        # ours that nobody has were granted: if they are more than may usually be in flight, a loader waited for ours.
-        mine = self._mine
-        orphans = mine.needed & ~self._book.rarity.held
-        counts = (
-            (orphans & bitset.full(run + 1)).bit_count()
-            for run in bitset.members(mine.leased & ~mine.urgent)
-        )
-        granted = max((count for count in counts if count <= MOST_GRANTED), default=0)
-        self._under_way = max(FILL_A_LINK, min(max(under_way, granted), MOST_UNDER_WAY))
         # No more reads than this node lacks runs, or the end of a small model would be waited for as if many were read.
-        reads = min(self._under_way, mine.missing.bit_count())
+        reads = min(self._under_way, self._mine.missing.bit_count())
         wait_s = HEAR_S if unheard else max(RETURN_S, min(self._reads_s(reads, now), MOST_WAIT_S))
         ends_at = now + wait_s
         if now < self._back_at + wait_s:  # it was back for a moment only, and granted little

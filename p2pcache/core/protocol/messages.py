@@ -189,9 +189,7 @@ class Stuck(_Message, tag=6, frozen=True):
     runs: tuple[RunIndex, ...]
     lacks: bytes = b""  # bitmap of runs that it wants and has no lease for; empty: an older release
     vain: tuple[NodeId, ...] = ()  # neighbours that claim some of these runs and deliver nothing
-    gives: tuple[
-        NodeId, ...
-    ] = ()  # neighbours that it named in `vain` before, and that deliver now
+    gives: tuple[NodeId, ...] = ()  # named in `vain` before: they deliver now
 
 
 class Blame(_Message, tag=7, frozen=True):
@@ -276,6 +274,8 @@ class Grant(_Message, tag=34, frozen=True):
     digest: str
     epoch: int
     runs: tuple[RunIndex, ...]
+    # Leases of the model that all members have now, for a node that loses the tracker. 0: an older release.
+    in_flight: Annotated[int, Meta(ge=0, le=MAX_CHUNKS)] = 0
 
 
 class Revoke(_Message, tag=35, frozen=True):

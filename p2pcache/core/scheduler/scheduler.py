@@ -82,7 +82,7 @@ class Scheduler:
                 event.runs & self._states.full, event.source, at
             ),
             events.RunsLost: self._on_runs_lost,
-            events.LeaseGranted: lambda event, at: self._origin.on_granted(event.runs, at),
+            events.LeaseGranted: self._on_lease_granted,
             events.LeaseRevoked: self._on_lease_revoked,
             events.TrackerUp: self._on_tracker_up,
             events.TrackerDown: lambda event, at: self._by_itself.on_tracker_down(
@@ -326,6 +326,10 @@ class Scheduler:
         run = self._origin.on_fetch_ended(event.fetch, event.outcome, now, self._out, event.flow_s)
         self._settle(run, event.outcome, Source.ORIGIN, now)
         self._requester.deadline = now
+
+    def _on_lease_granted(self, event: events.LeaseGranted, now: float) -> None:
+        self._by_itself.on_granted(event.in_flight)
+        self._origin.on_granted(event.runs, now)
 
     def _on_lease_revoked(self, event: events.LeaseRevoked, now: float) -> None:
         self._origin.on_revoked(event.runs, self._out)

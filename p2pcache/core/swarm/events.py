@@ -91,6 +91,7 @@ class LeaseGranted(Struct):
     """The tracker lets us read these runs from the origin."""
 
     runs: RunSet
+    in_flight: int = 0  # leases that all members have now; 0: not known
 
 
 class LeaseRevoked(Struct):

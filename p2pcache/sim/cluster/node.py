@@ -312,8 +312,8 @@ class SimNode(NodeState):
     def from_tracker(self, message: m.ToAgent) -> None:
         """A message of the tracker."""
         match message:
-            case m.Grant(_, _, runs):
-                self.post(events.LeaseGranted(bitset.of(runs)))
+            case m.Grant(_, _, runs, in_flight):
+                self.post(events.LeaseGranted(bitset.of(runs), in_flight))
             case m.Revoke(_, runs):
                 self.post(events.LeaseRevoked(bitset.of(runs)))
             case m.Swarm():
