@@ -12,6 +12,7 @@ from p2pcache.core.origin.settings import (
     LEAST_PATIENCE_S,
     MIN_READ_S,
     MIN_SHARE,
+    MOST_UNDER_WAY,
     MOST_WAIT_S,
     PATIENCE_RATIO,
     RECENT_READS,
@@ -68,7 +69,7 @@ class WithoutTracker:
 
     def on_granted(self, in_flight: int) -> None:
         """The tracker granted leases; with these all nodes have so many, 0: it doesn't say."""
-        self._under_way = max(FILL_A_LINK, in_flight)
+        self._under_way = max(FILL_A_LINK, min(in_flight, MOST_UNDER_WAY))
 
     def on_tracker_down(self, now: float, *, unheard: bool) -> None:
         """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
