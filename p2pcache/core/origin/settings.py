@@ -35,8 +35,8 @@ MAX_OWNER_DIALS = 4  # dials in flight: the search for owners must not look like
 # -- without a tracker --
 
 MIN_SHARE = 2  # reads at once of one owner in a large swarm: one always streams while one starts
-# Of the leases that a lost tracker had in flight so many count at most. Where there are more, reads wait for storage, not
-# for one another, and are over in half of the time that they are left.
+# Of the leases that a lost tracker had in flight so many count at most. Where there are more, reads wait for storage,
+# not for one another, and are over in half of the time that they are left (docs/lab/0098).
 MOST_UNDER_WAY = 64
 # Runs without a holder that owners read at a time, over the reads that were under way: owners share them unevenly. It
 # is a count of runs: with a window from the first of them on, one late run stopped the others and then all began at
