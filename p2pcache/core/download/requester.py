@@ -178,8 +178,8 @@ class Requester:
         4. *Idle*: neighbours that serve nobody, one request each, twice as many as usual: nodes that keep a part of a
            model each are read from at once, and an urgent run waits for no more than twice the usual time.
         5. *Fill*: everything else.
-        6. *Blind*: if next to nothing flows, a neighbour that has no free slot: if it is the only one that has what we
-           need, we stand in its line, or find that it serves nobody.
+        6. *Blind*: a neighbour that has no free slot. It may be the only one that has what we need; and others make
+           room only for those that were turned away. Not for the last place: everybody would ask (docs/lab/0099).
         7. *Late*: runs that take far too long are asked of a second neighbour (end game: Cohen 2003).
         """
         everybody, requests = self._book.peers.values(), self.requests
@@ -195,7 +195,7 @@ class Requester:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, most)
         yield RequestPass("fill", ALL, everybody, each, usual)
-        if requests.flowing <= 1:  # a lone request may wait for a slow node
+        if requests.flowing < self._settings.outstanding - 1:
             yield RequestPass("blind", ALL, everybody, each, usual, blind=True)
         if requests.late:
             # To ask the others, too, would be one duplicate each: their requests count for nothing.
@@ -246,8 +246,7 @@ class Requester:
                 states.window(self._settings.window_runs),
                 book.rarity_in_rack if self._on.rarest else None, self._dice,
             )  # fmt: skip
-            self._counters.duplicates += one.again
-            self._ask(peer, run, now, out, waits=one.waits)
+            self._ask(peer, run, one, now, out)
             if one.blind:
                 break
         return math.inf
@@ -260,11 +259,12 @@ class Requester:
         self.requests.on_link_measured()
 
     def _ask(
-        self, peer: Peer, run: RunIndex, now: float, out: list[Command], *, waits: bool = False
+        self, peer: Peer, run: RunIndex, one: RequestPass, now: float, out: list[Command]
     ) -> None:
-        number = self.requests.on_sent(peer, run, now, waits=waits)
+        number = self.requests.on_sent(peer, run, now, waits=one.waits)
         self.deadline = min(self.deadline, now + self.requests.patience_s(across=peer.distance > 0))
         self._counters.requests += 1
+        self._counters.duplicates += one.again
         self._log.note(now, run, "asked of", peer.node)
         priority = Priority.URGENT if peer.distance else Priority.USUAL  # a whole rack waits for it
         out.append(Request(number, peer.node, run, priority))

@@ -154,18 +154,18 @@ def test_a_full_neighbour_that_says_no_more_is_asked_after_a_while() -> None:
     assert len(of(Request, desk.sleep(0.02))) == 1
 
 
-@pytest.mark.parametrize("flows", [False, True])
-def test_a_neighbour_that_says_again_and_again_that_it_is_full_is_asked_if_little_flows(
-    flows: bool,
+@pytest.mark.parametrize("flow", [0, SETTINGS.outstanding - 2, SETTINGS.outstanding - 1])
+def test_a_neighbour_that_says_again_and_again_that_it_is_full_is_asked_but_for_the_last_place(
+    flow: int,
 ) -> None:
-    """It may be the only one that has what we need: then we stand in its line."""
+    """It may be the only one that has what we need, or others keep their places there and we found none."""
     desk = Desk(runs=100)
-    desk.meet({2: 0, 3: flows << 99, 4: flows << 98, 5: 0})
+    desk.meet({2: 0, **{10 + n: (n < flow) << 99 - n for n in range(SETTINGS.outstanding)}})
     asked = []
     for turn in range(10):
         asked += of(Request, desk.do(PeerHas(2, 1 << turn, FULL)))
         asked += of(Request, desk.sleep(0.8 * SETTINGS.full_rest_s))
-    assert [one.peer for one in asked] == ([] if flows else [2]), "one question, since none flows"
+    assert [one.peer for one in asked] == ([] if flow > SETTINGS.outstanding - 2 else [2])
 
 
 def test_after_busy_a_neighbour_with_room_calls_first() -> None:
