@@ -36,11 +36,11 @@ class StuckRuns:
             return
         wanted = m.run_bits(said.runs[: m.MAX_STUCK], count)
         lacks = wanted | (bitset.from_bytes(said.lacks, count) if said.lacks else 0)
-        for holder in said.gives[: m.MAX_REPORTED]:
+        for holder in said.gives[: m.MAX_NAMED]:
             if holder in members and node in members[holder].complained_by:
                 self._reach.acquit(members[holder], now)
         in_vain = self._in_vain(record, now) & wanted
-        vain = {one for one in said.vain[: m.MAX_REPORTED] if one in members}
+        vain = {one for one in said.vain[: m.MAX_NAMED] if one in members}
         for run in bitset.members(in_vain):
             holders = self._roster.holders(run, without=node, limit=settings.SCARCE + 1)
             vain.update(holders if len(holders) <= settings.SCARCE else ())
@@ -66,9 +66,10 @@ class StuckRuns:
     def _complain(self, record: MemberRecord, vain: set[NodeId], now: float) -> bool:
         """A member asked these holders in vain; returns whether it is believed of any."""
         some = [self._roster.members[one] for one in sorted(vain - {record.node})]
-        readers, complain = self._book.readers.working, self._reach.on_complaint
+        waiting = self._reach.witnesses(self._book.readers.working) if some else ()
+        complain = self._reach.on_complaint
         believed = [
-            one.node for one in some if not one.void and complain(one, record.node, readers, now)
+            one.node for one in some if not one.void and complain(one, record.node, waiting, now)
         ]
         self._out += [Notice(Event.UNREACHED, one, self._roster.digest) for one in believed]
         return bool(believed)

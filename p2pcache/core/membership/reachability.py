@@ -217,10 +217,19 @@ class Reachability:
             change(record.node)
             self._on_changed(record, now)
 
+    def witnesses(self, waiting: Iterable[NodeId]) -> list[NodeId]:
+        """Some of these members that have a bearer each: enough for `on_complaint`, of whichever member. O(waiting)."""
+        found = dict[NodeId, NodeId]()
+        for node in waiting:
+            found.setdefault(self._bearer(node), node)
+            if len(found) > settings.WITNESSES:
+                break
+        return list(found.values())
+
     def on_complaint(
         self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
     ) -> bool:
-        """A member waits in vain for what another one has; `waiting`: all that could complain.
+        """A member waits in vain for what another one has; `waiting`: `witnesses` of all that could complain.
 
         Returns whether the other one is called unreachable for that from now on.
         """

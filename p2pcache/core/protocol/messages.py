@@ -28,7 +28,11 @@ MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
 MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
 MAX_STUCK = 32  # runs in a notice that they are stuck: a window; a member tells of more later
-MAX_REPORTED = 256  # runs in each list of a report: more than one node has leases; of more the rest isn't heard
+# Nodes in each list of such a notice: more neighbours of one node hardly ever fail, and each costs the tracker some
+# time. The rest isn't heard.
+MAX_NAMED = 64
+# Entries of each list of a report: more than a node has leases; the rest isn't heard.
+MAX_REPORTED = 256
 EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
 MAX_FIGURE = 1 << 62  # bytes; more is no honest figure
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128

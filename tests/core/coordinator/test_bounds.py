@@ -12,6 +12,8 @@ from p2pcache.core.coordinator.swarm_state import check_state
 from p2pcache.core.membership.outputs import Close, Send
 from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.core.protocol import messages as m
+from p2pcache.core.protocol.certificate_identity import bearer_of
+from p2pcache.core.settings import MemberSettings
 from p2pcache.errors import RemoteProtocolError
 from tests.core.coordinator.tracking_kit import EPOCH, World, X, state
 
@@ -114,6 +116,35 @@ def test_a_long_message_of_a_short_kind_is_not_even_decoded() -> None:
         m.decode_to_tracker(data)
     beat = m.Heartbeat(swarms=tuple(m.SwarmState(digest(i), 9) for i in range(10_000)))
     assert m.decode_to_tracker(m.encode(beat)) == beat
+
+
+@pytest.mark.parametrize("lists", ["vain", "gives"])
+def test_a_notice_names_few_nodes_and_readers_are_looked_at_once(lists: str) -> None:
+    """Where all have one certificate, nobody can agree: all readers were looked at for each node that was named."""
+    world = World(members=MemberSettings(certified=True))
+    nodes = range(2, 3002)
+    for node in (1, *nodes):
+        said = m.Announce(f"10.0.0.1:{node}", "1", swarms=(state(1 if node > 1 else 0, credit=1),))
+        world.tracking.handle(node, said, world.now)
+    swarm, looked_at = world.tracking.swarms[X], list[int]()
+
+    def bearer(node: int) -> int:
+        looked_at.append(node)
+        return bearer_of(node)
+
+    swarm.reach._bearer = bearer
+    named = tuple(nodes)[: 4 * m.MAX_NAMED]
+    world.tracking.handle(1, m.Stuck(X, (0,), vain=named), world.now)
+    void = [node for node in named if swarm.roster.members[node].void]
+    assert void == list(named[: m.MAX_NAMED])
+    assert len(looked_at) < 2 * len(nodes)
+    if lists == "gives":
+        for node in named:
+            swarm.roster.members[node].complained_by |= {1}
+        world.tracking.handle(1, m.Stuck(X, (), gives=named[1:]), world.now)
+        heard = [node for node in named if not swarm.roster.members[node].complained_by]
+        assert heard == list(named[1 : m.MAX_NAMED + 1])
+    world.tracking.check()
 
 
 def test_made_up_models_are_forgotten_when_they_cost_too_much() -> None:
