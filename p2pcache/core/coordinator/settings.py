@@ -3,12 +3,11 @@
 # -- what one message may ask for --
 # Swarms that are taken in or stepped before other members have their turn: some milliseconds.
 SWARMS_AT_ONCE = 16
-# What the tracker keeps for one member: some 6,000 models of usual size. If it tells of more, those of which it told
+# What the tracker keeps for one member: some 5,500 models of 4,096 runs. If it tells of more, those of which it told
 # the longest ago are forgotten.
 MAX_MEMBER_BYTES = 128 << 20
-SWARM_BYTES = (
-    20_000  # of a swarm, and one more for each of its runs: five sets of them, with a bit for each
-)
+# Of a swarm, and one more for each of its runs: five sets of them, with a bit for each.
+SWARM_BYTES = 20_000
 NAMED_BYTES = 100  # of an awaited node
 
 # -- a tracker that stood still --

@@ -18,6 +18,8 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.settings import SwarmSettings
 from p2pcache.ids import NodeId, RunSet
 
+IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
+
 
 class StuckRuns:
     """Stuck runs of one swarm; what it knows of a member is in the member's record."""
@@ -56,7 +58,7 @@ class StuckRuns:
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
         """Runs whose holders a member was told some time ago."""
         waited_s, told = now - record.introduced_at, record.introduced
-        if waited_s < SwarmSettings().stuck_after_s:
+        if waited_s < IN_VAIN_S:
             return 0
         record.introduced, record.introduced_at = 0, now
         if waited_s >= VERDICT_S:

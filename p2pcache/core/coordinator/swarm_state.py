@@ -85,6 +85,7 @@ class SwarmTracker:
         reading = self._runs(said.leases[: self._context.leases.most_in_flight])
         self._take_in(member, said, reading, now)
         if announced:
+            # Now, not before: what it has counts from here on, and that is what it says today.
             self.reach.acquit(roster.members[node], now)
             if self.book.keep_only(node, reading, now):
                 self.lost_runs.suspect(now)
@@ -217,7 +218,7 @@ class SwarmTracker:
         self._context.out.extend(Send(node, message) for node in nodes)
 
     def _begin_anew(self, record: MemberRecord, now: float) -> None:
-        """A member connected again, perhaps as another process: what was held against it is void."""
+        """A member connected again, perhaps as another process: what it was blamed for and told is void."""
         if record.banned:  # it proved its bytes again: it is like a new one
             self.on_left(record.node, None, now)
             return

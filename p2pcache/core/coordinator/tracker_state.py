@@ -204,9 +204,8 @@ class TrackerState:
             if digest in self.swarms and self.swarms[digest].scheduled == when:
                 self.swarms[digest].scheduled = inf
                 self._turns[digest] = None
-        for _ in range(
-            2 * settings.SWARMS_AT_ONCE
-        ):  # a state is taken in, then its swarm is settled
+        # A state is taken in, then its swarm is settled.
+        for _ in range(2 * settings.SWARMS_AT_ONCE):
             if self._turns:
                 self._take_turn(self._turns.popitem(last=False)[0], now)
         out = self._out.copy()

@@ -1,7 +1,6 @@
 """One swarm's members at the tracker: what each has, the versioned list, neighbours for newcomers."""
 
 import random
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from collections.abc import Set as AbstractSet
 from itertools import chain, islice
@@ -34,7 +33,7 @@ class Roster:
         self._rng = random.Random(seed)
         self._usual = SampledSet()
         self._parts = SampledSet()
-        self._racks: defaultdict[Place, SampledSet] = defaultdict(SampledSet)
+        self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
         self._news: dict[NodeId, Member | None] = {}  # since the last flush; None: it left
         self._list: Swarm | None = None  # the full list of `version`, until the next change
@@ -112,7 +111,7 @@ class Roster:
         Some may have left since the last list.
         """
         if place not in self._seated:
-            self._seated[place] = bridge_slots.holders(tuple(sorted(self._racks[place])))
+            self._seated[place] = bridge_slots.holders(tuple(sorted(self._racks.get(place, ()))))
         return self._seated[place]
 
     # -- the list ----------------------------------------------------------------------------------
@@ -246,7 +245,7 @@ class Roster:
         """A member is found where it is, and by what it has; or nowhere, as it isn't `here` any more, or is banned."""
         node, place, whole = record.node, record.place, record.have == self._full_set
         part = bool(record.have) and not whole and not record.pulls_all
-        rack = self._racks[place]
+        rack = self._racks.setdefault(place, SampledSet())
         for group, belongs in (
             (self._usual, True), (rack, True), (self.complete, whole), (self._parts, part)
         ):  # fmt: skip
