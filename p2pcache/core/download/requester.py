@@ -31,7 +31,7 @@ class RequestPass(NamedTuple):
     per_peer: int  # requests in flight to one of them, beside those that its link holds
     most: float  # requests that may flow at once
     waits: bool = False  # for the peer's last request to end, so it doesn't count as one that flows
-    blind: bool = False  # peers without a free slot are asked, too, one of them at a time
+    blind: bool = False  # peers without a free slot are asked, too, one at each look
     again: bool = False  # late runs may be asked for, not free ones
 
 
@@ -195,7 +195,7 @@ class Requester:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, most)
         yield RequestPass("fill", ALL, everybody, each, usual)
-        if requests.flowing < self._settings.outstanding - 1:
+        if requests.flowing < max(1, self._settings.outstanding - 1):
             yield RequestPass("blind", ALL, everybody, each, usual, blind=True)
         if requests.late:
             # To ask the others, too, would be one duplicate each: their requests count for nothing.

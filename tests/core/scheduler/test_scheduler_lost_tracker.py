@@ -58,7 +58,7 @@ def test_what_the_tracker_said_to_be_in_flight_is_left_to_its_readers() -> None:
 
 
 def test_a_tracker_that_says_no_number_has_few_leases_in_flight() -> None:
-    """One of an older release: what it granted to others isn't known."""
+    """One of an older release: its grants to others aren't known."""
     desk = of_three(runs=200)
     bring(desk, 2, range(20), pace_s=0.1)
     read_all(desk, of(Fetch, desk.do(LeaseGranted(1 << 20))))
