@@ -51,7 +51,7 @@ class LeaseBook:
         self._choice = ReaderChoice(self.readers, roster)
         self._again: RunSet = 0  # runs that were granted again
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
-        self._times_taken = Counter[RunIndex]()  # from slow nodes
+        self._taken: dict[RunIndex, list[NodeId]] = {}  # from these slow nodes, one after the other
         self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
         self._log = RunLog(STORY_LINES)
@@ -190,9 +190,12 @@ class LeaseBook:
             one.node != lease.node for one in self.leases.values()
         )
         # Twice as long each time, or an origin that became slower would see every read cut off for ever.
-        if now < lease.since + patience_s * 2.0 ** (self._times_taken[run] + silent):
+        losers = self._taken.get(run, [])
+        if now < lease.since + patience_s * 2.0 ** (len(losers) + silent):
             return None
-        self._times_taken[run] += 1
+        if not self.readers.may_any_read(run, without=lease.node):
+            return None  # it would only begin again
+        self._taken[run] = [*losers, lease.node]
         self._give_up(run, now, "too slow")
         self.readers.on_lease_taken(self._members[lease.node], now - lease.since, now)
         return lease.node
@@ -222,7 +225,8 @@ class LeaseBook:
             )
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
-            record = self._choice.choose(run, self.free.bit_count(), again=again)
+            losers = self._taken.get(run, ())
+            record = self._choice.choose(run, self.free.bit_count(), again=again, losers=losers)
             if record is not None:
                 self._begin(run, record, now, "granted")
                 self.readers.concurrency.on_begun(len(self.leases), now)

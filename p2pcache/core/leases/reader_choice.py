@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import ceil
 
@@ -24,8 +24,8 @@ FIT: Tier = (0, False, False)
 class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
-    Those are preferred that have the smallest (unreachable, slow, failed, not the rack's holder, runs in flight,
-    dice). One that is unreachable or slow gets a lease only if no better one will read the run later. Readers are drawn
+    Those are preferred that have the smallest (unreachable, slow, failed, lost the lease, not the rack's holder, runs in
+    flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later. Readers are drawn
     from samples, so a choice takes constant time, unless the run is read again, or waits for a better one: O(readers).
     """
 
@@ -37,13 +37,16 @@ class ReaderChoice:
             NodeId
         ] = []  # whose runs `first_reads` named: the next choice looks at them
 
-    def choose(self, run: RunIndex, left: int, *, again: bool = False) -> MemberRecord | None:
+    def choose(
+        self, run: RunIndex, left: int, *, again: bool = False, losers: Sequence[NodeId] = ()
+    ) -> MemberRecord | None:
         """The reader of a run, or None if none has room for it, or a better one will read it later.
 
         So many runs are `left`, this one included. If it is read `again` members waited for it in vain, and all quick
-        readers may have it: any reader may read it, above its share, too.
+        readers may have it: any reader may read it, above its share, too. The `losers` of its lease come after others
+        that are as good.
         """
-        readers, best, least = self._readers, None, (FIT, 0)
+        readers, best, least = self._readers, None, (FIT, False, 0)
         # Racks have equal shares, whatever their size: the nodes of a small one read more.
         rack_share = ceil(readers.at_once / max(1, self.racks.count))
         seats = dict.fromkeys(self.racks.order(run), rack_share)
@@ -56,10 +59,11 @@ class ReaderChoice:
             room = 1 if one.pace is Pace.PROBATION else max(seats.get(node, 0), share)
             if len(one.runs) >= min(room, one.credit):
                 continue
-            rank = self._tier(one, left, again=again), 0 if node in seats else len(one.runs)
+            load = 0 if node in seats else len(one.runs)
+            rank = self._tier(one, left, again=again), node in losers, load
             if best is None or rank < least:
                 best, least = one, rank
-            if rank == (FIT, 0):
+            if rank == (FIT, False, 0):
                 break
         return None if best is None or self._waits(best, run, left, again=again) else best
 

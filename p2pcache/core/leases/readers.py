@@ -12,7 +12,7 @@ from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
-from p2pcache.ids import NodeId, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 @dataclass(slots=True)
@@ -127,6 +127,13 @@ class Readers:
     def has_failed(self, record: MemberRecord) -> bool:
         """Whether a reader rests after a failed read."""
         return record.node in self.resting and record.rests_until != record.slow_until
+
+    def may_any_read(self, run: RunIndex, *, without: NodeId) -> bool:
+        """Whether a reader but this one has use for a run, and doesn't rest after a failed read. O(readers)."""
+        return any(
+            node != without and lacked_by(one) >> run & 1 and not self.has_failed(one)
+            for node, one in self.working.items()
+        )
 
     def may_read_soon(self, record: MemberRecord) -> bool:
         """Whether a reader doesn't rest after a failed read, or for a shorter time than a lease has at least."""

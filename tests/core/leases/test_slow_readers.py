@@ -404,3 +404,29 @@ def test_a_slow_node_that_loses_a_second_lease_has_not_failed() -> None:
     assert record.pace is Pace.SLOW
     assert not book.readers.has_failed(record)
     book.check()
+
+
+def test_a_lease_that_is_taken_goes_to_somebody_else() -> None:
+    """In two racks both slow readers were as good as each other, and the loser began its read again."""
+    for first in (A, B):
+        book, have = make(64, in_flight=2, most_in_flight=2)
+        for node, rack in ((A, "r1"), (B, "r2")):
+            have.roster.enter(Member(node, "h:1", rack=rack))
+            book.set_credit(node, 2)
+        leases = {node: runs[0] for node, runs in book.grant(0.0).items()}
+        other = A + B - first
+        finish(book, have, other, leases[other], 0.5)
+        taken(book, have, other, 0.0, 4.0)
+        assert book.take_over(leases[first], have.roster.members[C], 100.0) == first
+        assert leases[first] in book.grant(100.0)[other]
+        book.check()
+
+
+def test_a_lease_that_nobody_else_would_read_is_not_taken() -> None:
+    book, have = make(64, in_flight=2, most_in_flight=2)
+    book.set_credit(A, 2)
+    first, second = book.grant(0.0)[A]
+    finish(book, have, A, first, 0.5)
+    assert hurry(book, second, 1000.0) is None
+    book.set_credit(B, 1)
+    assert hurry(book, second, 1000.0) == A
