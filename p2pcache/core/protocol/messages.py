@@ -183,7 +183,8 @@ class LeaseReport(_Message, tag=5, frozen=True):
     credit: int = -1  # new credit, or -1: as before
     wanted: bytes = b""  # with a credit: the only runs whose leases it can use; empty: all
     demanded: tuple[RunIndex, ...] = ()  # a loader waits for these: they are to be read first
-    flow_s: float = 0.0  # of a run in `done`: seconds from its first byte to its end; 0: not known
+    # Of a run in `done`: seconds from its first byte to its end; 0: not known.
+    flow_s: Annotated[float, Meta(ge=0, le=1e8)] = 0.0
 
 
 class Stuck(_Message, tag=6, frozen=True):

@@ -1,5 +1,7 @@
 """Figures and labels that no honest member sends are refused where messages are read."""
 
+from math import inf, nan
+
 import pytest
 
 from p2pcache.core.protocol import messages as m
@@ -17,6 +19,10 @@ def ended(label: str) -> m.ToTracker:
     return m.Heartbeat(ended=(m.EndedPull(DIGEST, label, 0, 1.0, 1, (0, 0, 0)),))
 
 
+def read_for(flow_s: float) -> m.ToTracker:
+    return m.LeaseReport(DIGEST, 1, done=(1,), flow_s=flow_s)
+
+
 def said_label(label: str) -> m.ToTracker:
     return said(label=label)
 
@@ -31,6 +37,7 @@ UNFIT_LABELS = [
     [
         said(1, 2, 3, 4), said(-1, 0, 0), said(0, 0, 1 << 63), said(total_bytes=-1),
         said(label="x" * 1000), said(runs=-1), said(runs=10**9),
+        *map(read_for, (nan, inf, -inf, -1.0, 1e9)),
         *(say(bad) for say in (said_label, ended) for bad in UNFIT_LABELS),
     ],
 )  # fmt: skip
