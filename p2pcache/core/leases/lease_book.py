@@ -226,7 +226,9 @@ class LeaseBook:
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())
-            record = self._choice.choose(run, self.free.bit_count(), again=again, losers=losers)
+            # What members wait for is as if it were the last: none that may be late gets it while others may read it.
+            left = 1 if again or self._urgent >> run & 1 else self.free.bit_count()
+            record = self._choice.choose(run, left, again=again, losers=losers)
             if record is not None:
                 self._begin(run, record, now, "granted")
                 self.readers.concurrency.on_begun(len(self.leases), now)

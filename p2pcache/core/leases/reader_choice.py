@@ -56,8 +56,7 @@ class ReaderChoice:
             one = readers.working.get(node)
             if one is None or readers.has_failed(one) or not lacked_by(one) >> run & 1:
                 continue
-            room = 1 if one.pace is Pace.PROBATION else max(seats.get(node, 0), share)
-            if len(one.runs) >= min(room, one.credit):
+            if len(one.runs) >= min(max(seats.get(node, 0), share), one.credit):
                 continue
             load = 0 if node in seats else len(one.runs)
             rank = self._tier(one, left, again=again), node in losers, load
@@ -96,8 +95,10 @@ class ReaderChoice:
     def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
         readers = self._readers
         unreached = 2 if stands_aside(one) else int(again and one.reach is not Reach.REACHABLE)
-        late = one.pace is Pace.PROBATION and readers.times.is_late(one, left, readers.at_once)
-        return unreached, one.pace is Pace.SLOW or late, one.failures > 0
+        slow = one.pace is Pace.SLOW
+        if one.pace is Pace.PROBATION:  # it reads one run, and more only as a slow one does
+            slow = bool(one.runs) or readers.times.is_late(one, left, readers.at_once)
+        return unreached, slow, one.failures > 0
 
     def _waits(self, best: MemberRecord, run: RunIndex, left: int, *, again: bool) -> bool:
         """Whether a run waits for a reader that is better than the best with room."""

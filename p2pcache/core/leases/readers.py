@@ -158,8 +158,8 @@ class Readers:
     def able(self) -> int:
         """How many readers share the leases: all that don't stand aside and are as quick as the others, or else all.
 
-        What slow readers don't read falls to the others. Nor does one on probation count, or it would have a share for
-        which all others are full.
+        What slow readers don't read falls to the others, and so does what one on probation doesn't: it reads one run at
+        a time.
         """
         return len(self.working) - len(self.unfit) or len(self.working) or 1
 
