@@ -10,6 +10,7 @@ from p2pcache.core.coordinator.origin_doubts import OriginDoubts
 from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
+from p2pcache.core.leases.readers import stands_aside
 from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
@@ -273,12 +274,12 @@ class SwarmTracker:
             self.lost_runs.suspect(now)
 
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
-        readers, lost = self.book.readers, self.reach.lost
-        had_readers = lost and readers.any_reached()
         if self.doubts.odd or self.doubts.stop is not None:
             credit = self.doubts.credit(record.node, credit, wanted, now)
+        begins = self.reach.lost and credit > 0 and not record.credit and not stands_aside(record)
+        first = begins and not self.book.readers.any_reached()
         self.book.set_credit(record.node, credit, wanted)
-        if lost and not had_readers and readers.any_reached():
+        if first:
             self.lost_runs.suspect(now)  # it wants what they have
 
     def _runs(self, numbers: Collection[RunIndex]) -> RunSet:

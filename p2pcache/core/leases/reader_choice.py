@@ -24,9 +24,10 @@ FIT: Tier = (0, False, False)
 class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
-    Those are preferred that have the smallest (unreachable, slow, failed, lost the lease, not the rack's holder, runs in
-    flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later. Readers are drawn
-    from samples, so a choice takes constant time, unless the run is read again, or waits for a better one: O(readers).
+    Those are preferred that have the smallest (unreachable, slow, failed, lost the lease, not the rack's holder, runs
+    in flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later.
+    Readers are drawn from samples, so a choice takes constant time, unless the run is read again, or waits for a better
+    one: O(readers).
     """
 
     def __init__(self, readers: Readers, roster: Roster) -> None:

@@ -337,6 +337,7 @@ class Scheduler:
 
     def _on_tracker_up(self, event: events.TrackerUp, now: float) -> None:
         if self._epoch not in {None, event.epoch}:
+            self._by_itself.on_granted(0)  # how many leases were in flight before is void
             self._blame_again()
             if self._states.needed:
                 self._requester.deadline = now

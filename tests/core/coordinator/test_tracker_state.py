@@ -18,6 +18,15 @@ def test_a_fresh_storm_is_granted_at_once() -> None:
     assert all(grant.epoch == EPOCH for grant in world.got(1, m.Grant))
 
 
+def test_a_grant_says_how_many_leases_all_members_have() -> None:
+    """A node that loses the tracker waits for so many reads of others."""
+    world = World()
+    for node in (1, 2, 3):
+        world.join(node, credit=2)
+        sent = world.got(node, m.Grant)[-1].in_flight
+        assert sent == len(world.tracking.swarms[X].book.leases) > 2 * (node - 1)
+
+
 def test_everybody_learns_of_everybody_and_is_dialled() -> None:
     world = World()
     for node in range(1, 7):

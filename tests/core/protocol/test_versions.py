@@ -44,6 +44,15 @@ def test_newer_wire_versions() -> None:
         hello(Secret(b""), far, nonce=b"c" * NONCE_BYTES, node=1, role="agent")
 
 
+def test_a_grant_of_the_release_before_names_no_leases_in_flight() -> None:
+    whole = messages.Grant(DIGEST, 1, (2,), in_flight=7)
+    *shorter, last = msgspec.msgpack.decode(messages.encode(whole))
+    assert last == 7
+    assert messages.decode_to_agent(msgspec.msgpack.encode(shorter)) == messages.Grant(
+        DIGEST, 1, (2,)
+    )
+
+
 def test_fields_that_a_newer_release_appends_are_passed_over() -> None:
     """So a wire version needn't change with every addition."""
     for message in (

@@ -4,6 +4,7 @@ import pytest
 
 from p2pcache.core.origin.settings import (
     FILL_A_LINK,
+    MOST_UNDER_WAY,
     PATIENCE_RATIO,
 )
 from p2pcache.core.rendezvous import order
@@ -20,6 +21,7 @@ from p2pcache.core.swarm.events import (
     PeerJoined,
     RequestEnded,
     TrackerDown,
+    TrackerUp,
 )
 from tests.core.scheduler.scheduler_kit import SETTINGS, Desk, bring, of, of_three, read_all
 
@@ -61,11 +63,27 @@ def test_a_tracker_that_says_no_number_has_few_leases_in_flight() -> None:
     """One of an older release: its grants to others aren't known."""
     desk = of_three(runs=200)
     bring(desk, 2, range(20), pace_s=0.1)
+    desk.do(LeaseGranted(0, in_flight=31))
     read_all(desk, of(Fetch, desk.do(LeaseGranted(1 << 20))))
     desk.do(TrackerDown())
     by_itself = desk.s._by_itself
     assert by_itself._under_way == FILL_A_LINK
     assert by_itself._alone_at > desk.now
+
+
+@pytest.mark.parametrize(
+    ("in_flight", "epoch", "under_way"),
+    [(31, 5, 31), (1000, 5, MOST_UNDER_WAY), (31, 6, FILL_A_LINK)],
+)
+def test_leases_in_flight_are_as_many_as_the_same_tracker_said(
+    in_flight: int, epoch: int, under_way: int
+) -> None:
+    """A tracker that restarted knows nothing of those before; no number is waited for without an end."""
+    desk = of_three(runs=200)
+    desk.do(LeaseGranted(1, in_flight=in_flight))
+    desk.do(TrackerDown())
+    desk.do(TrackerUp(epoch))
+    assert desk.s._by_itself._under_way == under_way
 
 
 def test_a_tracker_that_comes_back_again_and_again_stops_no_reads() -> None:
