@@ -28,17 +28,13 @@ MAX_SHORT_BYTES = 512 * 1024
 MAX_TOLD = 8192  # swarms in a message; of more the rest isn't heard
 MAX_ENDED = 16  # ended pulls in a heartbeat; of more the rest isn't heard
 MAX_STUCK = 32  # runs in a notice that they are stuck: a window; a member tells of more later
-# Nodes in each list of such a notice: more neighbours of one node hardly ever fail, and each costs the tracker some
-# time. The rest isn't heard.
-MAX_NAMED = 64
-# Entries of each list of a report: more than a node has leases; the rest isn't heard.
-MAX_REPORTED = 256
+MAX_NAMED = 64  # nodes in each list of it: few neighbours of one node fail; the rest isn't heard
+MAX_REPORTED = 256  # in each list of a report: more than a node has leases; the rest isn't heard
 EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
 MAX_FIGURE = 1 << 62  # bytes; more is no honest figure
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
-
 
 Figure = Annotated[int, Meta(ge=0, le=MAX_FIGURE)]
 # Shown in terminals: no control characters, and none that hide text or turn its direction.
