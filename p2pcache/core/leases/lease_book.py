@@ -226,8 +226,8 @@ class LeaseBook:
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())
-            # A run that members wait for goes, like the last one, to no reader that may be late if others may read it.
-            left = 1 if again or self._urgent >> run & 1 else self.free.bit_count()
+            # One that a loader waits for goes, like the last one, to no reader that may be late if others may read it.
+            left = 1 if self._urgent >> run & 1 else self.free.bit_count()
             record = self._choice.choose(run, left, again=again, losers=losers)
             if record is not None:
                 self._begin(run, record, now, "granted")

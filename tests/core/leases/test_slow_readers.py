@@ -93,17 +93,12 @@ def test_a_node_on_probation_reads_one_run_where_the_others_read_several() -> No
     assert {len(given[node]) for node in (A, B, C)} == {2, 3}
 
 
-@pytest.mark.parametrize("why", ["a loader waits", "read again"])
 @pytest.mark.parametrize("seed", range(16))
-def test_a_run_that_members_wait_for_goes_to_a_quick_node(why: str, seed: int) -> None:
+def test_a_run_that_a_loader_waits_for_goes_to_a_quick_node(seed: int) -> None:
     """A node on probation had it by the dice, though the others had none, and all waited for eight of their reads."""
     book, _ = on_probation(D)
     book.readers.dice.seed(seed)
-    if why == "a loader waits":
-        book.on_urgent(1)
-    else:
-        book.free &= ~1
-        book.regrant(1, 1000.0)
+    book.on_urgent(1)
     assert 0 not in book.grant(1000.0)[D]
 
 
