@@ -9,17 +9,7 @@ import uvloop
 from p2pcache.core import bitset
 from p2pcache.core.swarm.events import Outcome
 from tests.io.peers.kit import Model, Node, Port, make_model, node
-
-MIXED = [1, 5, 300_000, 262_144, 262_144, 70_000, 12, 13, 1_000_000]
-MODEL = make_model(MIXED)
-DIGEST = MODEL.layout.digest
-RUNS = MODEL.layout.run_count
-EVERYTHING = bitset.full(RUNS)
-
-
-async def dialled(client: Node, port: Port, server: Node, have: int = EVERYTHING) -> None:
-    client.net.dial(port.layout.digest, server.number, server.address)
-    await port.heard("joined", server.number, have)
+from tests.io.peers.pairs import DIGEST, EVERYTHING, MIXED, MODEL, dialled, served
 
 
 async def fetch(client: Node, port: Port, server: Node) -> None:
@@ -36,10 +26,7 @@ def check(model: Model, port: Port) -> None:
 
 
 async def test_everything_comes_over() -> None:
-    async with node(1) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served() as (server, client, port):
         await fetch(client, port, server)
         check(MODEL, port)
         assert client.net.stats.bytes_received == sum(MIXED)

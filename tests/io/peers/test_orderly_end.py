@@ -10,14 +10,11 @@ import uvloop
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.errors import UsageError
 from tests.io.peers.kit import node, open_files, uploading
-from tests.io.peers.test_net import DIGEST, MODEL, RUNS, dialled
+from tests.io.peers.pairs import DIGEST, RUNS, served
 
 
 async def test_a_stopping_node_finishes_its_uploads() -> None:
-    async with node(1, up=300_000) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(up=300_000) as (server, client, port):
         client.net.request(DIGEST, 1, 1, RUNS - 1)
         await uploading(server)
         stopping = server.net.stop(drain_s=30)
@@ -36,10 +33,7 @@ def test_it_does_so_on_uvloop_too() -> None:
 
 
 async def test_the_drain_has_a_limit() -> None:
-    async with node(1, up=5_000) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(up=5_000) as (server, client, port):
         client.net.request(DIGEST, 1, 1, RUNS - 1)
         await uploading(server)
         start = time.monotonic()
@@ -59,10 +53,7 @@ async def test_nothing_leaks() -> None:
     await asyncio.to_thread(time.sleep, 0)  # the loop's own helper thread stays
     before, threads = open_files(), threading.active_count()
     for _ in range(3):
-        async with node(1) as server, node(2) as client:
-            server.swarm(MODEL, full=True)
-            port = client.swarm(MODEL)
-            await dialled(client, port, server)
+        async with served() as (_, client, port):
             client.net.request(DIGEST, 1, 1, RUNS - 1)
         assert await port.end(1) in (Outcome.LOST, Outcome.DONE)
         assert port.store.begun == port.store.finished + port.store.aborted

@@ -12,7 +12,7 @@ from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.settings import FULL
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Node, Port, node, uploading
-from tests.io.peers.test_net import DIGEST, MODEL, RUNS, dialled
+from tests.io.peers.pairs import DIGEST, MODEL, RUNS, dialled, served
 
 LONG_RUNS = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
 
@@ -81,10 +81,7 @@ async def test_a_model_that_is_not_there_fails_the_dial() -> None:
 
 
 async def test_a_removed_model_ends_on_both_sides() -> None:
-    async with node(1) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served() as (server, client, port):
         server.net.remove_swarm(DIGEST)
         await port.heard("left", 1)
         client.net.request(DIGEST, 1, 1, 0)
@@ -94,10 +91,7 @@ async def test_a_removed_model_ends_on_both_sides() -> None:
 
 
 async def test_a_model_that_we_remove_ends_its_requests() -> None:
-    async with node(1, up=100_000) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(up=100_000) as (server, client, port):
         client.net.request(DIGEST, 1, 1, RUNS - 1)
         await uploading(server)
         client.net.remove_swarm(DIGEST)
@@ -108,10 +102,7 @@ async def test_a_model_that_we_remove_ends_its_requests() -> None:
 
 
 async def test_a_dropped_node_is_refused_for_a_while() -> None:
-    async with node(1, limits=QUICK) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(limits=QUICK) as (server, client, port):
         server.net.drop(2, "sent bytes that don't match")
         await port.heard("left", 1)
         client.net.dial(DIGEST, 1, server.address)
@@ -124,10 +115,7 @@ async def test_a_dropped_node_is_refused_for_a_while() -> None:
 @pytest.mark.slow
 async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
     limits = PeerLimits(ping_s=0.1, idle_s=1.5)
-    async with node(1, limits=limits) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(limits=limits) as (server, client, _):
         await asyncio.sleep(2.0)
         assert server.net.stats.connections == 1
         client.net._hub.receiver.unwatch(client.net._hub.requesting[1].connection)  # type: ignore[arg-type]
@@ -139,10 +127,7 @@ async def test_a_quiet_connection_is_kept_and_a_dead_one_is_not() -> None:
 async def test_our_own_pause_is_not_the_peers_silence() -> None:
     """A loop that stood still for longer than the deadline hears what came meanwhile first."""
     limits = PeerLimits(ping_s=0.1, idle_s=1.0)
-    async with node(1, limits=limits) as server, node(2) as client:
-        server.swarm(MODEL, full=True)
-        port = client.swarm(MODEL)
-        await dialled(client, port, server)
+    async with served(limits=limits) as (server, _, _):
         serving = server.net._hub.serving[2]
         time.sleep(2.5)
         await asyncio.sleep(0.3)

@@ -22,7 +22,7 @@ from p2pcache.io.security import ca, tls
 from p2pcache.io.security.cluster_key import NO_KEY
 from p2pcache.io.security.tls import Tls
 from tests.certs import Authority, tapped
-from tests.io.peers import kit, test_net, test_orderly_end, test_refusals
+from tests.io.peers import kit, pairs, test_net, test_orderly_end, test_refusals
 from tests.io.peers.kit import QUICK, Model, Node, make_model, node
 
 Scenario = Callable[[], Coroutine[Any, Any, None]]
@@ -91,7 +91,7 @@ async def test_without_a_cluster_key_the_certificate_is_enough(authority: Author
     ):
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
-        await test_net.dialled(client, port, server, bitset.full(MODEL.layout.run_count))
+        await pairs.dialled(client, port, server, bitset.full(MODEL.layout.run_count))
         await test_net.fetch(client, port, server)
         test_net.check(MODEL, port)
 
@@ -227,7 +227,7 @@ async def test_a_member_cant_speak_for_another_node(
     async with node(number(a), tls=a) as server, node(number(victim), tls=victim) as honest:
         server.swarm(MODEL, full=True)
         port = honest.swarm(MODEL)
-        await test_net.dialled(honest, port, server, bitset.full(MODEL.layout.run_count))
+        await pairs.dialled(honest, port, server, bitset.full(MODEL.layout.run_count))
         async with node(number(victim), tls=liar) as client:  # with the id of the victim
             await fails(client, MODEL, number(a), server.address)
         assert "is not one of agent 'liar'" in caplog.text
@@ -285,7 +285,7 @@ async def test_a_flood_of_half_open_connections_is_bounded(authority: Authority)
         assert len(acceptor._handshakes) <= 8
         server.swarm(MODEL, full=True)
         port = client.swarm(MODEL)
-        await test_net.dialled(client, port, server, bitset.full(MODEL.layout.run_count))
+        await pairs.dialled(client, port, server, bitset.full(MODEL.layout.run_count))
         for sock in flood:
             sock.close()
 
@@ -369,7 +369,7 @@ async def test_a_new_certificate_in_the_middle_of_a_transfer(
     async with node(number(a), tls=a, up=2_000_000) as server, node(number(b), tls=b) as client:
         server.swarm(model, full=True)
         port = client.swarm(model)
-        await test_net.dialled(client, port, server, bitset.full(model.layout.run_count))
+        await pairs.dialled(client, port, server, bitset.full(model.layout.run_count))
         fetching = asyncio.get_running_loop().create_task(test_net.fetch(client, port, server))
         await port.until(lambda: port.ends)
         renewed = authority.files("a", days=90)
@@ -383,4 +383,4 @@ async def test_a_new_certificate_in_the_middle_of_a_transfer(
         c = authority.tls("c")
         async with node(number(c), tls=c) as newcomer:
             late = newcomer.swarm(model)
-            await test_net.dialled(newcomer, late, server, bitset.full(model.layout.run_count))
+            await pairs.dialled(newcomer, late, server, bitset.full(model.layout.run_count))
