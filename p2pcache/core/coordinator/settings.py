@@ -1,5 +1,7 @@
 """Thresholds of the coordinator that no operator tunes."""
 
+from p2pcache.core.settings import SwarmSettings
+
 # -- what one message may ask for --
 # Swarms that are taken in or stepped before other members have their turn: some milliseconds.
 SWARMS_AT_ONCE = 16
@@ -19,6 +21,7 @@ MOST_LISTED = 100  # of a cluster whose nodes all have it: ten thousand messages
 # -- complaints and stuck runs --
 INTRODUCED = 4  # holders named for each stuck run: enough to find one that serves
 SCARCE = 2  # holders at most, for a member that waits in vain to complain of them
+IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
 AGAIN_TIMES = 4  # more runs are read again for a member that waits in vain, each time
 MOST_AGAIN = 4096  # runs up to which they grow: a tenth of a second of a tracker's time is too long
 

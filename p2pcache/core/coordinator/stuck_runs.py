@@ -15,10 +15,7 @@ from p2pcache.core.membership.reachability import Reachability
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
-from p2pcache.core.settings import SwarmSettings
 from p2pcache.ids import NodeId, RunSet
-
-IN_VAIN_S = SwarmSettings().stuck_after_s  # after holders were introduced and didn't help
 
 
 class StuckRuns:
@@ -58,7 +55,7 @@ class StuckRuns:
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
         """Runs whose holders a member was told some time ago."""
         waited_s, told = now - record.introduced_at, record.introduced
-        if waited_s < IN_VAIN_S:
+        if waited_s < settings.IN_VAIN_S:
             return 0
         record.introduced, record.introduced_at = 0, now
         if waited_s >= VERDICT_S:
@@ -68,7 +65,7 @@ class StuckRuns:
     def _complain(self, record: MemberRecord, vain: set[NodeId], now: float) -> bool:
         """A member asked these holders in vain; returns whether it is believed of any."""
         some = [self._roster.members[one] for one in sorted(vain - {record.node})]
-        waiting = self._reach.witnesses(self._book.readers.working) if some else ()
+        waiting = self._reach.witnesses(self._book.readers.working if some else ())
         complain = self._reach.on_complaint
         believed = [
             one.node for one in some if not one.void and complain(one, record.node, waiting, now)

@@ -193,7 +193,8 @@ class LeaseBook:
         losers = self._taken.get(run, [])
         if now < lease.since + patience_s * 2.0 ** (len(losers) + silent):
             return None
-        if not self.readers.may_any_read(run, without=lease.node):
+        others = (one for node, one in self.readers.working.items() if node != lease.node)
+        if not any(self.readers.may_read(one, run) for one in others):
             return None  # it would only begin again
         self._taken[run] = [*losers, lease.node]
         self._give_up(run, now, "too slow")

@@ -34,9 +34,8 @@ class ReaderChoice:
         """Chooses among the readers of one swarm."""
         self.racks = RackBalance(roster, readers.dice)
         self._readers = readers
-        self._first: list[
-            NodeId
-        ] = []  # whose runs `first_reads` named: the next choice looks at them
+        # Readers whose runs `first_reads` named: the next choice looks at them.
+        self._first: list[NodeId] = []
 
     def choose(
         self, run: RunIndex, left: int, *, again: bool = False, losers: Sequence[NodeId] = ()
@@ -55,7 +54,7 @@ class ReaderChoice:
         first, self._first = self._first, []
         for node in chain(seats, first, self._drawn(every=again)):
             one = readers.working.get(node)
-            if one is None or readers.has_failed(one) or not lacked_by(one) >> run & 1:
+            if one is None or not readers.may_read(one, run):
                 continue
             if len(one.runs) >= min(max(seats.get(node, 0), share), one.credit):
                 continue

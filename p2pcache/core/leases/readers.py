@@ -128,12 +128,9 @@ class Readers:
         """Whether a reader rests after a failed read."""
         return record.node in self.resting and record.rests_until != record.slow_until
 
-    def may_any_read(self, run: RunIndex, *, without: NodeId) -> bool:
-        """Whether a reader but this one has use for a run, and doesn't rest after a failed read. O(readers)."""
-        return any(
-            node != without and lacked_by(one) >> run & 1 and not self.has_failed(one)
-            for node, one in self.working.items()
-        )
+    def may_read(self, record: MemberRecord, run: RunIndex) -> bool:
+        """Whether a reader has use for a run, and doesn't rest after a failed read."""
+        return not self.has_failed(record) and bool(lacked_by(record) >> run & 1)
 
     def may_read_soon(self, record: MemberRecord) -> bool:
         """Whether a reader doesn't rest after a failed read, or for a shorter time than a lease has at least."""

@@ -12,6 +12,7 @@ complain.
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
@@ -217,17 +218,17 @@ class Reachability:
             change(record.node)
             self._on_changed(record, now)
 
-    def witnesses(self, waiting: Iterable[NodeId]) -> list[NodeId]:
-        """Some of these members that have a bearer each: enough for `on_complaint`, of whichever member. O(waiting)."""
-        found = dict[NodeId, NodeId]()
+    def witnesses(self, waiting: Iterable[NodeId]) -> set[NodeId]:
+        """Bearers of these members, as many as `on_complaint` needs, of whichever member. O(waiting)."""
+        found = set[NodeId]()
         for node in waiting:
-            found.setdefault(self._bearer(node), node)
+            found.add(self._bearer(node))
             if len(found) > settings.WITNESSES:
                 break
-        return list(found.values())
+        return found
 
     def on_complaint(
-        self, record: MemberRecord, node: NodeId, waiting: Iterable[NodeId], now: float
+        self, record: MemberRecord, node: NodeId, waiting: AbstractSet[NodeId], now: float
     ) -> bool:
         """A member waits in vain for what another one has; `waiting`: `witnesses` of all that could complain.
 
@@ -238,10 +239,8 @@ class Reachability:
             return False
         bearers = {self._bearer(one) for one in record.complained_by if one in self._members}
         failed = self._dials.reach(record.node) is Reach.UNREACHABLE
-        others = (one for one in map(self._bearer, waiting) if one != self._bearer(record.node))
-        first = next(others, None)
-        two_wait = any(one != first for one in others)  # who could agree
-        if len(bearers) + failed < settings.WITNESSES and two_wait:
+        could_agree = len(waiting - {self._bearer(record.node)}) >= settings.WITNESSES
+        if len(bearers) + failed < settings.WITNESSES and could_agree:
             return False
         fresh = not record.void
         record.verdict_until = now + settings.VERDICT_S

@@ -37,6 +37,7 @@ MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
 ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
 Figure = Annotated[int, Meta(ge=0, le=MAX_FIGURE)]
+Seconds = Annotated[float, Meta(ge=0, le=1e8)]  # more is no honest duration
 # Shown in terminals: no control characters, and none that hide text or turn its direction.
 _UNFIT = r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 Label = Annotated[str, Meta(pattern=rf"\A[^{_UNFIT}]{{0,{MAX_LABEL}}}\Z")]
@@ -137,7 +138,7 @@ class EndedPull(_Message, frozen=True):
     digest: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
     label: Label  # a ref of the model; empty if it isn't known to be one
     code: Annotated[int, Meta(ge=0, le=255)]  # exit code
-    seconds: Annotated[float, Meta(ge=0, le=1e8)]  # its duration
+    seconds: Seconds  # its duration
     total_bytes: Figure  # of what was pulled
     taken: tuple[Figure, Figure, Figure]  # as in `SwarmState`, for this pull
 
@@ -179,8 +180,7 @@ class LeaseReport(_Message, tag=5, frozen=True):
     credit: int = -1  # new credit, or -1: as before
     wanted: bytes = b""  # with a credit: the only runs whose leases it can use; empty: all
     demanded: tuple[RunIndex, ...] = ()  # a loader waits for these: they are to be read first
-    # Of a run in `done`: seconds from its first byte to its end; 0: not known.
-    flow_s: Annotated[float, Meta(ge=0, le=1e8)] = 0.0
+    flow_s: Seconds = 0.0  # of a run in `done`: from its first byte to its end; 0: not known
 
 
 class Stuck(_Message, tag=6, frozen=True):

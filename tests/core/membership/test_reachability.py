@@ -43,7 +43,7 @@ class Swarm:
 
     def complain(self, *nodes: int, now: float = 1.0) -> bool:
         """These members wait in vain for what the holder has."""
-        waiting = [node for node in self.members if node != HOLDER]
+        waiting = self.reach.witnesses(node for node in self.members if node != HOLDER)
         record = self.members[HOLDER]
         fresh = [self.reach.on_complaint(record, node, waiting, now) for node in nodes]
         self.settle()
@@ -93,7 +93,7 @@ def test_a_verdict_on_a_member_that_cannot_be_dialled_is_news_too() -> None:
     """Else what it has counted on where nobody else wants anything: its reach is the same, but its claims are void."""
     swarm = Swarm(1, failed=(HOLDER,))
     record = swarm.members[HOLDER]
-    assert swarm.reach.on_complaint(record, 1, [1], 1.0)
+    assert swarm.reach.on_complaint(record, 1, {1}, 1.0)
     assert swarm.changed == [HOLDER]
     swarm.reach.acquit(record, 2.0)
     assert swarm.changed == [HOLDER, HOLDER]
