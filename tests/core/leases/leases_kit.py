@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol.messages import Member
 from p2pcache.core.settings import LeaseSettings
@@ -46,3 +47,32 @@ def finish(
     have[node] |= 1 << run
     book.on_have(node, 1 << run, now, flow_s)
     book.check()
+
+
+def taken(book: LeaseBook, have: Have, node: int, since: float, now: float) -> None:
+    """A lease that the node has had since then is taken from it."""
+    book.readers.on_lease_taken(have.roster.members[node], now - since, now)
+
+
+def run_swarm(book: LeaseBook, have: Have, pace: dict[int, float], until: float) -> dict[int, int]:
+    """Nodes with fixed seconds per lease; how many each read."""
+    ends: list[tuple[float, int, int]] = []
+    count = dict.fromkeys(pace, 0)
+    for node in pace:
+        book.set_credit(node, 1)
+    now = 0.0
+    while now < until:
+        for node, runs in book.grant(now).items():
+            ends += [(now + pace[node], node, run) for run in runs]
+        if not ends:
+            break
+        ends.sort()
+        now, node, run = ends.pop(0)
+        count[node] += 1
+        finish(book, have, node, run, now)
+    return count
+
+
+def hurry(book: LeaseBook, run: int, now: float) -> int | None:
+    """The node from which a lease is taken for a member that wants nothing else."""
+    return book.take_over(run, MemberRecord(Member(99, "h:1"), have=(1 << 64) - 1), now)

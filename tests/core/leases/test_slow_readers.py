@@ -1,4 +1,4 @@
-"""Leases that drag on: which nodes are slow, and how many leases are taken back."""
+"""Leases that drag on: which nodes are slow."""
 
 import random
 
@@ -6,38 +6,8 @@ import pytest
 
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.readers import Lease
-from p2pcache.core.membership.member_record import MemberRecord, Pace
-from p2pcache.core.protocol.messages import Member
-from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make
-
-
-def taken(book: LeaseBook, have: Have, node: int, since: float, now: float) -> None:
-    """A lease that the node has had since then is taken from it."""
-    book.readers.on_lease_taken(have.roster.members[node], now - since, now)
-
-
-def hurry(book: LeaseBook, run: int, now: float) -> int | None:
-    """The node from which a lease is taken for a member that wants nothing else."""
-    return book.take_over(run, MemberRecord(Member(99, "h:1"), have=(1 << 64) - 1), now)
-
-
-def run_swarm(book: LeaseBook, have: Have, pace: dict[int, float], until: float) -> dict[int, int]:
-    """Nodes with fixed seconds per lease; how many each read."""
-    ends: list[tuple[float, int, int]] = []
-    count = dict.fromkeys(pace, 0)
-    for node in pace:
-        book.set_credit(node, 1)
-    now = 0.0
-    while now < until:
-        for node, runs in book.grant(now).items():
-            ends += [(now + pace[node], node, run) for run in runs]
-        if not ends:
-            break
-        ends.sort()
-        now, node, run = ends.pop(0)
-        count[node] += 1
-        finish(book, have, node, run, now)
-    return count
+from p2pcache.core.membership.member_record import Pace
+from tests.core.leases.leases_kit import A, B, C, D, finish, hurry, make, run_swarm, taken
 
 
 def test_a_slow_node_gets_hardly_any() -> None:
@@ -55,96 +25,6 @@ def test_the_others_read_what_slow_nodes_do_not() -> None:
     book.grant(20.0)
     assert D in book.readers.resting
     assert len(book.leases) == 4, "the origin's link must not idle because one node is slow"
-
-
-def test_a_node_on_probation_reads_one_run_beside_the_others() -> None:
-    """It waited until all others were full, which they never were: its rack ended three seconds late."""
-    book, have = make(2000, in_flight=4, most_in_flight=4)
-    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
-    now = 1000.0  # its rest is over
-    book.expire(now)
-    for node in (A, B, C, D):
-        book.set_credit(node, 8)
-    given = book.grant(now)
-    assert {node: len(runs) for node, runs in given.items()} == dict.fromkeys((A, B, C, D), 1)
-    finish(book, have, D, given[D][0], now + 1.0)
-    assert have.roster.members[D].pace is Pace.USUAL, "one read as quick as theirs ends it"
-
-
-def on_probation(
-    *nodes: int, runs: int = 2000, in_flight: int = 4, credit: int = 8
-) -> tuple[LeaseBook, Have]:
-    """Four readers, some on probation, long after their rests; all others have credit."""
-    book, have = make(runs, in_flight=in_flight, most_in_flight=in_flight)
-    for node in (A, B, C, D):
-        book.set_credit(node, credit)
-    book.readers.times.on_read(have.roster.members[A], 1.0)
-    for node in nodes:
-        taken(book, have, node, 0.0, 8.0)
-    book.expire(1000.0)
-    return book, have
-
-
-def test_a_node_on_probation_reads_one_run_where_the_others_read_several() -> None:
-    book, _ = on_probation(D, in_flight=8)
-    given = book.grant(1000.0)
-    assert sum(map(len, given.values())) == 8
-    assert len(given[D]) == 1
-    assert {len(given[node]) for node in (A, B, C)} == {2, 3}
-
-
-@pytest.mark.parametrize("seed", range(16))
-def test_a_run_that_a_loader_waits_for_goes_to_a_quick_node(seed: int) -> None:
-    """A node on probation had it by the dice, though the others had none, and all waited for eight of their reads."""
-    book, _ = on_probation(D)
-    book.readers.dice.seed(seed)
-    book.on_urgent(1)
-    assert 0 not in book.grant(1000.0)[D]
-
-
-def test_nodes_on_probation_alone_read_as_others_would() -> None:
-    """Each had one read, and of four that the way holds three idled."""
-    book, _ = on_probation(A, B)
-    for node in (C, D):
-        book.set_credit(node, 0)
-    assert {node: len(runs) for node, runs in book.grant(1000.0).items()} == {A: 2, B: 2}
-    book, _ = on_probation(A)
-    for node in (B, C, D):
-        book.set_credit(node, 0)
-    assert {node: len(runs) for node, runs in book.grant(1000.0).items()} == {A: 4}
-
-
-def test_a_slow_node_does_not_wait_for_the_one_read_of_a_node_on_probation() -> None:
-    """It reads one run at a time, and not the rest."""
-    book, have = on_probation(A)
-    for node in (C, D):
-        book.set_credit(node, 0)
-    taken(book, have, B, 992.0, 1000.0)
-    given = book.grant(1000.0)
-    assert B in book.readers.resting
-    assert given[A][0] == 0, "the first is its"
-    assert sum(map(len, given.values())) == 4
-
-
-@pytest.mark.parametrize(("runs", "reads"), [(400, True), (200, False)])
-def test_a_node_on_probation_gets_none_of_the_last_runs(runs: int, reads: bool) -> None:
-    """All others waited ten seconds for it at the end of a storm. It rests as long as 256 of their reads take."""
-    book, have = make(runs, in_flight=4, most_in_flight=4)
-    for node in (A, B, C, D):
-        book.set_credit(node, 1)
-    book.readers.times.on_read(have.roster.members[A], 1.0)
-    taken(book, have, D, 0.0, 8.0)
-    now = 1000.0
-    book.expire(now)  # its rest is over
-    assert (D in book.grant(now)) == reads
-    for _ in range(runs):
-        now += 1.0
-        for run, lease in list(book.leases.items()):
-            if lease.node != D or now >= lease.since + 8.0:
-                finish(book, have, lease.node, run, now)
-        again = book.grant(now)
-        assert reads or D not in again
-    assert not book.free
 
 
 # The first reads of a real storm of twelve nodes in three racks: when each ended, the node, its seconds, reads under
@@ -322,76 +202,6 @@ def test_a_quick_reader_of_other_runs_does_not_keep_a_slow_node_from_its_own() -
     assert book.grant(0.5) == {A: [1], B: [0]}
 
 
-def test_a_lease_is_taken_over_when_it_is_far_too_old() -> None:
-    book, have = make(in_flight=2, most_in_flight=2)
-    book.set_credit(A, 1)
-    book.set_credit(B, 1)
-    slow = book.grant(0.0)[A][0]
-    other = 1 - slow
-    finish(book, have, B, other, 0.5)
-    assert hurry(book, slow, 0.9) is None
-    assert hurry(book, slow, 2.1) == A
-    assert hurry(book, 50, 2.1) is None
-    book.check()
-    assert book.grant(2.1)[B] == [slow]
-
-
-def test_reads_that_are_silent_together_have_twice_the_time() -> None:
-    """Storage fell silent for half a second. All reads began again, and most were taken back just before their ends."""
-    book, have = make(in_flight=3, most_in_flight=3)
-    for node in (A, B, C):
-        book.set_credit(node, 1)
-    given = book.grant(0.0)
-    finish(book, have, C, given[C][0], 0.5)
-    slow = given[A][0]
-    assert hurry(book, slow, 2.1) is None
-    assert hurry(book, slow, 4.1) == A
-
-
-@pytest.mark.parametrize(
-    "case", ["others read", "a loader waits", "others read nothing", "no run is left"]
-)
-def test_a_slow_read_is_waited_for_while_others_bring_more(case: str) -> None:
-    """Eight nodes, one at a tenth: storage was read for two to four runs more than there were, and none came sooner."""
-    book, have = make(in_flight=2, most_in_flight=2)
-    book.set_credit(A, 1)
-    book.set_credit(B, 1)
-    slow = book.grant(0.0)[A][0]
-    finish(book, have, B, 1 - slow, 0.5)
-    now = 0.5
-    while now < 3.0:
-        (run,) = book.grant(now)[B]
-        now += 0.5
-        finish(book, have, B, run, now)
-    if case == "a loader waits":
-        book.on_urgent(1 << slow)
-    if case == "others read nothing":
-        now += 1.0
-    if case == "no run is left":
-        have[B] |= book.free
-        book.on_have(B, book.free, now)
-    taken = book.take_over(slow, have.roster.members[C], now)
-    assert taken == (None if case == "others read" else A)
-
-
-def test_an_origin_that_became_slow_is_not_read_over_and_over() -> None:
-    book, have = make(2, in_flight=2, most_in_flight=2)
-    book.set_credit(A, 1)
-    book.set_credit(B, 1)
-    run = book.grant(0.0)[A][0]
-    assert hurry(book, run, 1000.0) is None, "nothing is known of how long a read takes"
-    finish(book, have, B, 1 - run, 0.5)
-    taken = []
-    now, since = 0.5, 0.0
-    while now < 100:
-        now += 0.5
-        if hurry(book, run, now) is not None:
-            taken.append(now - since)
-            since = now
-            book.grant(now)
-    assert taken == pytest.approx([2.0, 4.0, 8.0, 16.0, 32.0], abs=0.5)
-
-
 def test_a_node_that_only_fails_does_not_keep_a_slow_one_from_a_run() -> None:
     """The quick node's reads all failed; the slow one got the run when its own rest was over, a minute later."""
     book, have = make(2)
@@ -457,29 +267,3 @@ def test_a_slow_node_that_loses_a_second_lease_has_not_failed() -> None:
     assert record.pace is Pace.SLOW
     assert not book.readers.has_failed(record)
     book.check()
-
-
-def test_a_lease_that_is_taken_goes_to_somebody_else() -> None:
-    """In two racks both slow readers were as good as each other, and the loser began its read again."""
-    for first in (A, B):
-        book, have = make(64, in_flight=2, most_in_flight=2)
-        for node, rack in ((A, "r1"), (B, "r2")):
-            have.roster.enter(Member(node, "h:1", rack=rack))
-            book.set_credit(node, 2)
-        leases = {node: runs[0] for node, runs in book.grant(0.0).items()}
-        other = A + B - first
-        finish(book, have, other, leases[other], 0.5)
-        taken(book, have, other, 0.0, 4.0)
-        assert book.take_over(leases[first], have.roster.members[C], 100.0) == first
-        assert leases[first] in book.grant(100.0)[other]
-        book.check()
-
-
-def test_a_lease_that_nobody_else_would_read_is_not_taken() -> None:
-    book, have = make(64, in_flight=2, most_in_flight=2)
-    book.set_credit(A, 2)
-    first, second = book.grant(0.0)[A]
-    finish(book, have, A, first, 0.5)
-    assert hurry(book, second, 1000.0) is None
-    book.set_credit(B, 1)
-    assert hurry(book, second, 1000.0) == A
