@@ -27,8 +27,11 @@ class Shape(NamedTuple):
 
 SHAPES = (
     Shape("256 KiB runs, 0.04 s", "--nodes 8 --rate 50mbit --size 128MiB"),
+    Shape("256 KiB, 0.01 s", "--nodes 4 --rate 200mbit --size 128MiB"),
+    Shape("256 KiB, 0.04 s, 1,020 runs", "--nodes 8 --rate 50mbit --size 255MiB", eta=0.95),
     Shape("256 KiB, 0.08 s", "--nodes 16 --rate 25mbit --size 128MiB"),
     Shape("1 MiB, 0.04 s", "--nodes 4 --rate 200mbit --size 512MiB"),
+    Shape("1 MiB, 0.04 s, 1,023 runs", "--nodes 4 --rate 200mbit --size 1023MiB", eta=0.95),
     Shape("1 MiB, 0.17 s", "--nodes 8 --rate 50mbit --size 256MiB --run-size 1MiB"),
     Shape("1 MiB, three files", "--nodes 7 --rate 80mbit --size 384MiB --shards 3"),
     Shape("1 MiB, uneven links", "--nodes 7 --rates 48mbit,60mbit,70mbit,80mbit,90mbit,100mbit,120mbit "
