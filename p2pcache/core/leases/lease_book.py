@@ -193,8 +193,7 @@ class LeaseBook:
         losers = self._taken.get(run, [])
         if now < lease.since + patience_s * 2.0 ** (len(losers) + silent):
             return None
-        others = (one for node, one in self.readers.working.items() if node != lease.node)
-        if not any(self.readers.may_read(one, run) for one in others):
+        if not self._choice.goes_to_another(run, self._members[lease.node]):
             return None  # it would only begin again
         self._taken[run] = [*losers, lease.node]
         self._give_up(run, now, "too slow")

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from math import ceil
+from operator import le
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.readers import Readers, lacked_by, stands_aside
@@ -25,7 +26,8 @@ class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
     Those are preferred that have the smallest (unreachable, slow, failed, lost the lease, not the rack's holder, runs
-    in flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later.
+    in flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later: of
+    two a node is better if nothing more is held against it, so no quick one waits for a slow one that others reach.
     Readers are drawn from samples, so a choice takes constant time, unless the run is read again, or waits for a better
     one: O(readers).
     """
@@ -65,6 +67,16 @@ class ReaderChoice:
             if rank == (FIT, False, 0):
                 break
         return None if best is None or self._waits(best, run, left, again=again) else best
+
+    def goes_to_another(self, run: RunIndex, slow: MemberRecord) -> bool:
+        """Whether a run that is taken from a slow reader goes to another one, and not back to it. O(readers)."""
+        readers = self._readers
+        others = (
+            one
+            for one in readers.working.values()
+            if one is not slow and readers.may_read(one, run)
+        )
+        return any(stands_aside(one) <= stands_aside(slow) for one in others)
 
     def acceptable(self, *, every: bool) -> RunSet:
         """Runs that a reader with room has use for, as far as a sample can tell.
@@ -106,7 +118,8 @@ class ReaderChoice:
         count, readers = 1 if again else 2, self._readers
         against = self._tier(best, left)[:count]
         return any(against) and any(
-            self._tier(one, left)[:count] < against
+            (its := self._tier(one, left)[:count]) != against
+            and all(map(le, its, against))
             and lacked_by(one) >> run & 1
             and readers.may_read_soon(one)
             for one in readers.working.values()

@@ -6,7 +6,7 @@ import pytest
 
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.readers import Lease
-from p2pcache.core.membership.member_record import Pace
+from p2pcache.core.membership.member_record import Pace, Reach
 from tests.core.leases.leases_kit import A, B, C, D, finish, hurry, make, run_swarm, taken
 
 
@@ -267,3 +267,18 @@ def test_a_slow_node_that_loses_a_second_lease_has_not_failed() -> None:
     assert record.pace is Pace.SLOW
     assert not book.readers.has_failed(record)
     book.check()
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_quick_node_that_nobody_reaches_waits_for_no_slow_one(slow: bool) -> None:
+    """It got nothing for four minutes, while storage stood idle but for one slow reader beside it."""
+    book, have = make(40, in_flight=4, most_in_flight=4)
+    for node in (A, B):
+        book.set_credit(node, 8)
+    have.roster.members[A].reach = Reach.UNREACHABLE
+    book.readers.review(have.roster.members[A])
+    if slow:
+        taken(book, have, B, 0.0, 10.0)
+    given = book.grant(11.0)
+    assert {node: len(runs) for node, runs in given.items()} == ({A: 2, B: 2} if slow else {B: 4})
+    assert given[B][0] == 0, "others get at that one"

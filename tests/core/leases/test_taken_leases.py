@@ -2,6 +2,7 @@
 
 import pytest
 
+from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.protocol.messages import Member
 from tests.core.leases.leases_kit import A, B, C, finish, hurry, make, taken
 
@@ -100,3 +101,19 @@ def test_a_lease_that_nobody_else_would_read_is_not_taken() -> None:
     assert hurry(book, second, 1000.0) is None
     book.set_credit(B, 1)
     assert hurry(book, second, 1000.0) == A
+
+
+def test_a_slow_read_is_not_taken_for_a_node_that_may_only_read_for_itself() -> None:
+    """The slow one alone was reachable: it got each run back at once, and lost what it had read of it."""
+    book, have = make(64, in_flight=2, most_in_flight=2)
+    for node in (A, B):
+        book.set_credit(node, 1)
+    slow = book.grant(0.0)[A][0]
+    finish(book, have, B, 1 - slow, 0.5)
+    reader = have.roster.members[B]
+    reader.reach = Reach.UNREACHABLE
+    book.readers.review(reader)
+    assert hurry(book, slow, 1000.0) is None
+    reader.reach = Reach.REACHABLE
+    book.readers.review(reader)
+    assert hurry(book, slow, 1000.0) == A
