@@ -38,11 +38,12 @@ class StuckRuns:
         for holder in said.gives[: m.MAX_NAMED]:
             if holder in members and node in members[holder].complained_by:
                 self._reach.acquit(members[holder], now)
+        told = record.told
         in_vain = self._in_vain(record, now) & wanted
         vain = {one for one in said.vain[: m.MAX_NAMED] if one in members}
         for run in bitset.members(in_vain):
             holders = self._roster.holders(run, without=node, limit=settings.SCARCE + 1)
-            vain.update(holders if len(holders) <= settings.SCARCE else ())
+            vain.update(told.intersection(holders) if len(holders) <= settings.SCARCE else ())
         if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
@@ -57,7 +58,7 @@ class StuckRuns:
         waited_s, told = now - record.introduced_at, record.introduced
         if waited_s < settings.IN_VAIN_S:
             return 0
-        record.introduced, record.introduced_at = 0, now
+        record.introduced, record.told, record.introduced_at = 0, frozenset(), now
         if waited_s >= VERDICT_S:
             record.read_again = 0  # somebody may have mended it
         return told
@@ -99,4 +100,5 @@ class StuckRuns:
             elif not record.have >> run & 1:
                 book.regrant(1 << run, now)
         if found:
+            record.told |= found.keys()
             self._out.append(Send(record.node, self._roster.introduction(found)))

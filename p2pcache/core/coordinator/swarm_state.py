@@ -223,7 +223,8 @@ class SwarmTracker:
         if record.banned:  # it proved its bytes again: it is like a new one
             self.on_left(record.node, None, now)
             return
-        record.blamed_by, record.introduced, record.read_again = frozenset(), 0, 0
+        record.blamed_by, record.told = frozenset(), frozenset()
+        record.introduced, record.read_again = 0, 0
         self.doubts.on_pull_over(record.node)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:

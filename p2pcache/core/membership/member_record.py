@@ -57,6 +57,7 @@ class MemberRecord:
     blamed_by: frozenset[NodeId] = frozenset()  # bearers that got wrong bytes from it
     # What it waits for in vain (`coordinator.stuck_runs`).
     introduced: RunSet = 0  # runs whose holders it was told
+    told: frozenset[NodeId] = frozenset()  # these holders
     introduced_at: float = -inf
     read_again: int = 0  # runs that were to be read again for it the last time
 

@@ -109,6 +109,24 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
     assert not reach.lost, "somebody may have mended it"
 
 
+def test_a_member_complains_of_those_it_was_sent_to_and_not_of_a_newcomer() -> None:
+    """Of twelve nodes two can be dialled. One read the run at last, and was called unreachable in the same moment."""
+    world = World()
+    for node in (1, 2, 3, 4):
+        world.join(node, credit=8 * (node == 1))
+    run = world.granted(1)[0]
+    world.done(1, run)
+    for node in (2, 3):
+        world.say(node, m.LeaseReport(X, EPOCH, credit=1))
+        world.say(node, m.Stuck(X, (run,)))
+    world.wait(4.1, alive=(1, 2, 3, 4))
+    world.done(4, run)
+    for node in (2, 3):
+        world.say(node, m.Stuck(X, (run,)))
+    members = world.tracking.swarms[X].roster.members
+    assert [members[node].void for node in (1, 4)] == [True, False]
+
+
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:
     world = World()
     for node in (1, 2):
