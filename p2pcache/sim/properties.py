@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 from p2pcache.sim.cluster.agent_link import LAST_RECONNECT_S
+from p2pcache.sim.cluster.node import SimNode
 from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S, STALL_S
 from p2pcache.sim.report import Report
 from p2pcache.sim.scenarios import (
@@ -123,6 +124,10 @@ def alpha_bound(run: Run) -> float:
     """
     storm, cluster = run.storm, run.cluster
     copies = 1 + (storm.partition is not None) + (storm.hidden > 0) + 2 * _mostly_hidden(storm)
+    if storm.hidden and _brought(run) < storm.rate:
+        copies += (
+            storm.hidden
+        )  # they wait in vain for sources that bring less than one of their links, and read
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
@@ -198,17 +203,27 @@ def _usual_pause(run: Run) -> float:
     """Seconds that runs take which all wait for the same slow link."""
     storm = run.storm
     slowest = min(storm.origin_rate, storm.rate * _least_share(storm))
-    sources = [node for node in run.cluster.nodes.values() if node.is_source]  # at the end
-    quick = sum(node.up.rate == storm.rate for node in sources)
+    quick = sum(node.up.rate == storm.rate for node in _sources(run))
     # A run that only a slow node has goes to one node after the other, until a quick one has it and hands it on.
     turns = max(_AT_ONCE, (storm.nodes - 1) / max(1, quick))
     usual_s = turns * storm.run_bytes / slowest
     if storm.parts:  # storage gives one part after the other
         usual_s = max(usual_s, storm.scale_s)
     if storm.hidden:  # sources bring it to all hidden nodes
-        brought = sum(min(node.up.rate, storm.origin_rate) for node in sources)
-        usual_s = max(usual_s, storm.hidden * storm.runs * storm.run_bytes / (brought or slowest))
+        usual_s = max(
+            usual_s, storm.hidden * storm.runs * storm.run_bytes / (_brought(run) or slowest)
+        )
     return usual_s
+
+
+def _sources(run: Run) -> list[SimNode]:
+    """The nodes that others get at, at the end."""
+    return [node for node in run.cluster.nodes.values() if node.is_source]
+
+
+def _brought(run: Run) -> float:
+    """Bytes a second that sources bring to nodes that nobody can dial."""
+    return sum(min(node.up.rate, run.storm.origin_rate) for node in _sources(run))
 
 
 def _could_have_ended(run: Run) -> bool:

@@ -88,6 +88,14 @@ def test_the_bound_follows_the_faults() -> None:
     assert alpha_bound(Run(replace(calm, slow=0.25))) == pytest.approx(1.03)
 
 
+def test_hidden_nodes_may_read_for_themselves_where_few_bring_next_to_nothing() -> None:
+    """At the bound for the others they would wait half an hour for four slow nodes, and storage stand idle."""
+    for slow, bound in ((0.0, 4.25), (1.0, 8.875)):
+        run = Run(Storm(nodes=5, runs=8, hidden=4, slow=slow))
+        run.go()
+        assert alpha_bound(run) == pytest.approx(bound)
+
+
 def test_a_pause_counts_without_what_excuses_it() -> None:
     calm = Storm(nodes=4, runs=100)
     run_s = calm.run_bytes / calm.rate
