@@ -61,7 +61,7 @@ class Deliveries:
             due = max(peer.refused_since, progress_at) + patience_s
             if peer.idle_refusals >= IDLE_REFUSALS:
                 due = peer.refused_since + settings.stuck_after_s
-            # One whose rest ended long ago hasn't been asked since: we need nothing that it has.
+            # A neighbour whose rest ended long ago hasn't been asked since: we need nothing that it has.
             if peer.rest_until + settings.busy_rest_s > now >= due:
                 self.doubt(peer)
 

@@ -24,19 +24,19 @@ class PeerRequest:
     peer: Peer
     run: RunIndex
     started: float
-    # Seconds, from which its duration counts: when it was sent. For one that waits for the sender's last run to end it
-    # is inf until then, and then that time less the time of an answer.
+    # When its duration began, in seconds: when it was sent. A request that waits for its peer's last run to end has inf
+    # until then. Then its duration began as long before that end as an answer usually takes.
     since: float
-    asked_ahead: bool = False  # its sender was asked for the next run already
+    asked_ahead: bool = False  # its peer was asked for the next run already
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for the sender's last run to end."""
+        """Whether it waits for its peer's last run to end."""
         return self.since == math.inf
 
 
 class Requests:
-    """The live ones, in the order in which they were sent, and those of which only the end is awaited.
+    """Requests that haven't ended: live ones in the order in which they were sent, and those that only have to end.
 
     A request to a neighbour that doesn't deliver is a probe. Its run counts as missing: others may be asked for it.
 
@@ -53,14 +53,14 @@ class Requests:
         self._on = context.on
         self._timing = timing
         self.halted = False  # our own disk failed: nothing more is asked for
-        self._link_requests = 0  # more, for the links to all neighbours
+        self._link_requests = 0  # further requests that the links to all neighbours hold
         self._numbers = itertools.count(1)
         self.live: dict[int, PeerRequest] = {}  # by number
         self._ending: dict[int, PeerRequest] = {}  # cancelled, or their peer is gone
         self.flowing = 0  # live ones, without probes and those that wait
         self.live_bytes = 0
-        # Runs of which the one request or read was late at the last look. Of the very late ones holders beyond a
-        # boundary may be asked, too.
+        # Runs whose only request or read was late at the last look. Holders beyond a boundary may be asked for those
+        # whose request or read was very late.
         self.late: RunSet = 0
         self.very_late: RunSet = 0
 
@@ -121,7 +121,8 @@ class Requests:
     def find_late(self, readings: Iterable[Reading], now: float) -> float:
         """Find late runs; returns when to look again.
 
-        What is late across a boundary is late mostly because of it, and a second request there makes it worse.
+        A request across a boundary is late mostly because the boundary's uplink is full, and a second request across it
+        makes that worse.
         """
         times = VERY_LATE if self._states.free else 1  # free runs will come into reach soon
         near_s, far_s = (times * self.patience_s(across=across) for across in (False, True))

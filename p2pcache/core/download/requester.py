@@ -26,13 +26,14 @@ class RequestPass(NamedTuple):
     """One way to choose the next request. It is repeated until it finds nothing or its limit is reached."""
 
     name: str
-    runs: RunSet  # the free ones among them may be asked for
-    peers: Collection[Peer]  # may be asked
-    per_peer: int  # requests in flight to one of them, beside those that its link holds
+    runs: RunSet  # those of them that are free may be asked for
+    peers: Collection[Peer]  # that may be asked
+    per_peer: int  # requests that may be in flight to one peer, beside those that its link holds
     most: float  # requests that may flow at once
-    waits: bool = False  # for the peer's last request to end, so it doesn't count as one that flows
+    # Its requests wait for the peer's last one to end, and don't count as flowing.
+    waits: bool = False
     blind: bool = False  # peers without a free slot are asked, too, one at each look
-    again: bool = False  # late runs may be asked for, not free ones
+    again: bool = False  # late runs may be asked for instead of free ones
 
 
 class Requester:
@@ -98,7 +99,7 @@ class Requester:
         self.deadline = now
 
     def on_have(self, peer: Peer, now: float, out: list[Command]) -> None:
-        """A neighbour has runs that it hadn't before. All others have been asked for what they can give."""
+        """A neighbour has runs that it hadn't before. All other neighbours have been asked for what they can give."""
         if peer.free_at > now:
             self.deadline = min(self.deadline, peer.free_at)
             return
@@ -132,7 +133,7 @@ class Requester:
             self.deliveries.doubt(peer)
         elif outcome is Outcome.BUSY:
             counters.busy += 1
-            if not request.waits:  # one that sends to us only keeps no place for the next run
+            if not request.waits:  # else it sends to us, and only keeps no place for the next run
                 peer.on_busy(now, self._settings.busy_rest_s)
         elif outcome is Outcome.REFUSED:
             counters.refused += 1
@@ -228,7 +229,7 @@ class Requester:
     def _perform(self, one: RequestPass, now: float, out: list[Command]) -> float:
         """Repeat a pass; returns when the first resting neighbour of it can be asked, inf if none rests."""
         states, book, may_ask = self._states, self._book, self.requests.may_ask
-        # The places that are kept for the rack aren't for second requests.
+        # A second request doesn't take a place that is kept for the rack.
         while may_ask(one.most, across=one.again) and (
             runs := one.runs & (self.requests.late if one.again else states.free)
         ):

@@ -69,17 +69,18 @@ class Peer:
         self.load = 0  # as it last said; `FULL` or more: it has no free slot
         self.in_flight = 0  # our requests to it that haven't ended
         self.owed: RunSet = 0  # their runs
-        self.rest_until = 0.0  # it isn't asked before this time, after BUSY or a stall
-        self.full_until = 0.0  # nor before this one while others send to us: it has no free slot
-        self.owes_since = now  # its last end of a request, or when it began to owe us something
-        # What came, and the seconds in which it owed us something.
-        self.proved_bytes, self.owed_s = 0, 0.0
+        self.rest_until = 0.0  # after BUSY or a stall it isn't asked before this time
+        # It has no free slot, and isn't asked before this time unless we lack requests.
+        self.full_until = 0.0
+        self.owes_since = now  # when our last request ended, or when it began to owe us something
+        self.proved_bytes = 0  # that came from it
+        self.owed_s = 0.0  # seconds in which it owed us something
         self.delivers = True  # False: what it claims to have doesn't count until it sends a run
         self.stalls = 0  # stalled requests in a row
-        # Its first BUSY since it served anybody, as far as we know; 0: none.
+        # When it first said BUSY since it last served anybody, as far as we know; 0: it hasn't.
         self.refused_since = 0.0
-        # Those since then before which it said that it serves nobody, and whether it said so after the last one.
-        self.idle_refusals, self.said_idle = 0, False
+        self.idle_refusals = 0  # BUSYs since then, each after it had said that it serves nobody
+        self.said_idle = False  # it has said so since its last BUSY
         self.bdp = BandwidthDelay(rtt_s, now)
 
     @property

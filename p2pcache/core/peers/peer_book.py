@@ -22,7 +22,7 @@ class PeerBook:
         self._boundaries = boundaries
         self.peers: dict[NodeId, Peer] = {}
         self.rarity = Rarity()
-        # In our rack, and in our site; empty: there are no boundaries.
+        # Holders in our rack, then holders in our site; empty: there are no boundaries.
         self._near: list[Rarity] = []
         self._count_near()
         self.dialling: set[NodeId] = set()  # from a `Dial` to its end
@@ -49,7 +49,7 @@ class PeerBook:
         return peer
 
     def dials(self, nodes: Iterable[NodeId]) -> list[Dial]:
-        """Dials to members. One that is under way, whoever asked for it, isn't begun again."""
+        """Dials to members, but not to those that are being dialled already, whichever part asked for it."""
         fresh = [node for node in nodes if node not in self.dialling]
         self.dialling.update(fresh)
         return [Dial(node) for node in fresh]
@@ -95,7 +95,7 @@ class PeerBook:
 
     @property
     def rarity_in_rack(self) -> Rarity:
-        """Holders where most of us may ask: a run that the rack has once is rare in the rack."""
+        """Holders in our rack, where most nodes of the rack may ask; without boundaries all holders."""
         return self._near[0] if self._near else self.rarity
 
     @property

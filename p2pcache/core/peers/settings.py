@@ -4,37 +4,42 @@ from p2pcache.core.format.chunking import MiB
 
 # -- pauses --
 
-# After a stall of a neighbour, and after a failed read without a tracker; doubled with each one in a row.
+# The pause after a neighbour stalled, its connection ended, or a read failed without a tracker. It doubles with each
+# failure in a row, up to the longest one.
 PAUSE_S = 1.0
 PAUSE_MAX_S = 30.0  # a neighbour, or storage, that recovers is found again within this time
 
 # -- usual times --
 
-BRIDGE_PATIENCE = 4.0  # usual requests: a bridge asks for a run, and then its rack asks it
-BRIDGE_PATIENCE_MAX_S = 10.0  # while no request has ended yet, and on the slowest links
-# New runs, or gusts of them, of which the pace is taken: the last few seconds of a storm.
+# A node waits for a bridge for so many times what a request takes: a bridge asks for a run, and then its rack asks it.
+BRIDGE_PATIENCE = 4.0
+# No longer than this, on the slowest links or before any request has ended.
+BRIDGE_PATIENCE_MAX_S = 10.0
+# New runs, or gusts of them, that the pace is taken of: the last few seconds of a storm.
 STEPS = 15
-KNOWN_STEPS = 4  # below this many the pace is unknown: the first one is what was there when we came
-# Time in which the first few runs may fail to come. Without a bound, a node that pulls a model of three runs would wait
-# for ever to learn a pace.
+# Steps below which the pace is unknown: the first ones were there before this node came.
+KNOWN_STEPS = 4
+# While no pace is known the first few runs are taken to come within this time at most, and a request is taken to need
+# this long. Without a bound a node that pulls a model of three runs would wait for ever to learn a pace.
 FIRST_STEPS_S = 6.0
 
 # -- pulses of a node's loop --
 
-# Of a run's time: a request, its answer and the end of a run are each half of it late in the mean, and a neighbour's
-# next run is asked for ahead.
+# A pulse takes this share of the time from one run to the next. A request, its answer and the end of a run are each
+# late by half a pulse in the mean; that costs little, since a neighbour's next run is asked for ahead.
 PULSE_SHARE = 0.5
-PULSE_MAX_S = 0.05  # more is no cheaper, and people wait for some of what comes
-PULSE_LEAST_S = 0.004  # shorter ones would wake the loop more often than what comes
-LAST_RUNS = 32  # a pull that lacks no more has no pulses, and tells of its last runs at once
+PULSE_MAX_S = 0.05  # longer pulses are no cheaper, and people wait for some messages
+PULSE_LEAST_S = 0.004  # shorter pulses would wake the loop more often than messages do
+LAST_RUNS = 32  # a pull that lacks so many runs or fewer has no pulses, and tells of runs at once
 
-# -- what they are told --
+# -- have batches --
 
-# A batch with so many bytes is told at once: at 100 Gbit/s a node has sixty runs by the time for the next one
+# A batch goes at once when its runs have so many bytes: at 100 Gbit/s sixty runs come in the time between two batches
 # (docs/lab/0082).
 BATCH_BYTES = 32 * MiB
 
-# Runs' time for which a run that several neighbours have waits to be told: by then most of them have heard of it.
+# A run that several neighbours have already waits to be told until so many more runs would have come: by then most
+# neighbours have it from others.
 HAVE_WAIT_RUNS = 4
-# At most: in a slow swarm each wait would make the pace slower, and so the waits longer.
+# It waits no longer than this: in a slow swarm each wait would make the pace slower, and so the waits longer.
 HAVE_WAIT_S = 0.5

@@ -24,7 +24,7 @@ Group = tuple[NodeId, ...]
 def holders(group: Group) -> tuple[NodeId, ...]:
     """The holder of each slot, by slot.
 
-    In a small group nodes hold several slots. No node holds two slots more than another bridge.
+    In a small group nodes hold several slots. The numbers of slots that two bridges hold differ by one at most.
     """
     free: set[NodeId] = set()  # they hold one slot less than the others
     found: list[NodeId] = []

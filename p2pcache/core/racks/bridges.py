@@ -140,8 +140,8 @@ class _Boundary:
         self._probation = {share: left - 1 for share, left in self._probation.items() if left > 1}
         self._probation |= {
             share: PROBATION_REVIEWS for share, part in parts.items()
-            # A part is low when its bridge is slow: the two sides of the comparison change places. Where most bring
-            # nothing, one that brings nothing is late.
+            # A late bridge has a low part, and a straggler a high value, so the two sides of the comparison change
+            # places. Where most bridges bring nothing, each bridge that brings nothing is late.
             if (LATE_BRIDGE.is_slow(usual, part, len(parts)) if usual else not part)
             and (runs & share).bit_count() >= tolerated
         }  # fmt: skip

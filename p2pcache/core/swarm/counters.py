@@ -11,10 +11,10 @@ WORDS = {outcome: outcome.name.lower() for outcome in Outcome}  # made once: a l
 class Counters:
     """What a swarm did on this node since the scheduler was made."""
 
-    bytes_peers: int = 0  # proved, and missing until then
+    bytes_peers: int = 0  # of runs that were missing until they were proved; so are the next two
     bytes_origin: int = 0
     bytes_local: int = 0
-    bytes_twice: int = 0  # proved though they were here already
+    bytes_twice: int = 0  # of runs that were proved though they were here already
     requests: int = 0
     duplicates: int = 0
     fetches: int = 0

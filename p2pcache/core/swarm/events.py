@@ -109,7 +109,8 @@ class TrackerUp(Struct):
 class TrackerDown(Struct):
     """The tracker grants nothing any more: its connection broke, or it is silent."""
 
-    unheard: bool = False  # it never told of this swarm, and `Members` are all nodes that there are
+    # It never told us of this swarm, so `Members` named all nodes that we know.
+    unheard: bool = False
 
 
 class Members(Struct):

@@ -43,14 +43,13 @@ class SwarmView:
     """Everything at one moment."""
 
     needed: RunSet  # wanted and missing
-    held: RunSet  # those of them that some neighbour has
+    held: RunSet  # needed runs that some neighbour has
     waits_for: str  # a key of `WAITS`; empty: nothing is needed
     peers: tuple[PeerView, ...]
     requests: tuple[InFlight, ...]  # to neighbours, the oldest first
     reads: tuple[InFlight, ...]  # of the origin, the oldest first
-    leases: tuple[
-        tuple[RunIndex, float], ...
-    ]  # that aren't being read yet, and for how many seconds
+    # Leased runs that aren't being read yet, and for how many seconds they have waited.
+    leases: tuple[tuple[RunIndex, float], ...]
     tracker_up: bool
     alone: bool  # this node decides by itself what to read
 

@@ -19,10 +19,10 @@ from p2pcache.core.upload.settings import (
 class LossSample(NamedTuple):
     """What the kernel counted on one connection since it was opened."""
 
-    segments: int  # sent with payload
-    sent_again: int  # of these, for a second time
-    rtt_s: float  # smoothed, now
-    min_rtt_s: float  # least of the last minutes; 0: not known
+    segments: int  # with payload that were sent, first and repeated ones
+    sent_again: int  # repeated ones among them
+    rtt_s: float  # smoothed round trip of now
+    min_rtt_s: float  # shortest round trip of the last minutes; 0: not known
 
 
 class RandomLoss:
@@ -30,7 +30,7 @@ class RandomLoss:
 
     def __init__(self) -> None:
         """Nothing was sent yet."""
-        self._segments = self._sent_again = 0  # as the present window began
+        self._segments = self._sent_again = 0  # counts when the present window began
         self._windows = 0  # lossy ones in a row
 
     def is_lossy(self, counts: LossSample) -> bool:

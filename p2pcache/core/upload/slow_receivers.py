@@ -19,7 +19,7 @@ class SlowReceivers:
     """
 
     def __init__(self, most: int) -> None:
-        """Nobody is slow; `most` may be slow at one time: beyond that, being slow is usual."""
+        """Nobody is slow. `most` peers may be slow at one time: if more took long, it would be usual."""
         self._most = most
         self._durations_s = RollingMedian(USUAL_OF)
         self._started: dict[NodeId, float] = {}  # receiver -> when its upload was seen first
@@ -42,7 +42,7 @@ class SlowReceivers:
                 self._add(peer)
 
     def on_peer_gone(self, peer: NodeId) -> None:
-        """A peer is gone. An upload to it that is still to end is slow to nobody."""
+        """A peer is gone. The upload to it that hasn't ended makes no peer slow."""
         self.peers.discard(peer)
         if peer in self._started:
             self._started[peer] = math.inf

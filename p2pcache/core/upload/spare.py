@@ -12,10 +12,10 @@ from p2pcache.ids import NodeId
 class SpareUplink:
     """Whether the background may be served beside pulls.
 
-    A link has room if the pulls that it serves have far less together than the quickest upload of late had: they are
-    slow elsewhere. Where it has none, one upload in `BESIDE` goes beside them all the same. That one shows how quick
-    the link is, and a pull that never ends doesn't stop the background for ever. One at a time goes beside pulls: more
-    would make them slow, and so make room for still more.
+    A link has room if its pulls are slow for another reason: all of them together have far less than the quickest
+    upload of late had. Where it has no room, one upload of the background follows each `BESIDE` uploads of pulls all
+    the same. It shows how quick the link is, and a pull that never ends doesn't stop the background for ever. Only one
+    upload of the background at a time goes beside pulls: more would make the pulls slow, and so make room for more.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,9 @@ class SpareUplink:
     def is_there(self, pulling: Collection[NodeId], behind: int) -> bool:
         """Whether an upload of the background may begin.
 
-        `pulling` are those who are served, or wait, for a pull, `behind` counts the background that is under way.
+        Args:
+            pulling: peers of which a request for a pull is served or waits.
+            behind: requests of the background that are served or wait.
         """
         if not pulling or behind:
             return not pulling

@@ -48,7 +48,7 @@ class UploadQueue(Generic[Item]):
         self._limit = settings.slots  # of the slots
         self._opened = FIRST_SLOTS  # as many as uploads have opened
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
-        # Peer -> its requests; who was served last is at the end.
+        # Peer -> its requests. The peer that was served last is at the end.
         self._waiting: dict[NodeId, deque[tuple[Priority, Item]]] = {}
         self._slow = SlowReceivers(settings.slots)
         self._spare = SpareUplink()
@@ -123,10 +123,10 @@ class UploadQueue(Generic[Item]):
             self._slow.mark(self._active, now)
 
     def recall(self, now: float) -> list[tuple[Item, int]]:
-        """Refused requests, and the load that their peers should hear.
+        """The refused requests whose peers are told something now, and the load that each peer is told.
 
-        Below `FULL` there is room, for as many as are called, the oldest first. With `FULL` others are served,
-        which is said once a second at most.
+        A load below `FULL` says that there is room for the peer; the oldest request is called first. `FULL` says that
+        others are served; peers hear it once a second at most.
         """
         sent, self._sent = self._sent, False
         if not self._open or not self._on.recall or not self._refused:
