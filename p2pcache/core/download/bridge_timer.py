@@ -1,9 +1,11 @@
 """When a node looks at what its bridges haven't brought."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from p2pcache.core.download.in_flight import PeerRequest
+from p2pcache.core.download.settings import VERY_LATE
+from p2pcache.core.peers.settings import BRIDGE_PATIENCE_MAX_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm_context import SwarmContext
 
@@ -35,7 +37,7 @@ class BridgeTimer:
         waits = any(self._book.only_beyond(needed))
         self._waits_since = min(self._waits_since, now) if waits else now
         starved_s, least_s = self._settings.stuck_after_s, self._settings.cross_after_s
-        pause_s = self._timing.bridge_patience_s(least_s)
+        pause_s = self._patience_s()
         if self._timing.is_unknown and states.wanted != states.full:
             # A bridge doesn't bring runs that it doesn't want. One that wants them may have a thin uplink, so a node
             # that wants the whole model waits longer.
@@ -43,7 +45,7 @@ class BridgeTimer:
         elif now >= self._looked_at + pause_s:
             # A bridge behind a full uplink is as slow as our own requests across the boundary are at this moment.
             ages_s = [now - one.started for one in requests if one.peer.distance]
-            pause_s = max(pause_s, self._timing.bridge_patience_s(least_s, ages_s))
+            pause_s = max(pause_s, self._patience_s(ages_s))
         if now >= self._looked_at + pause_s:
             self._looked_at = now
             busy = states.requested | states.fetching | states.leased
@@ -51,3 +53,9 @@ class BridgeTimer:
             self._book.review_bridges(needed, starved=starved)
         # More may be known then of how long requests take.
         return min(self._looked_at + pause_s, now + least_s)
+
+    def _patience_s(self, ages_s: Sequence[float] = ()) -> float:
+        """Seconds to wait for a bridge: it asks for a run, then its rack asks it, and either request may be late."""
+        settings = self._settings
+        late_s = VERY_LATE * settings.duplicate_after * self._timing.slower_s(ages_s)
+        return min(max(settings.cross_after_s, late_s), BRIDGE_PATIENCE_MAX_S)

@@ -11,9 +11,7 @@ PAUSE_MAX_S = 30.0  # a neighbour, or storage, that recovers is found again with
 
 # -- usual times --
 
-# A node waits for a bridge for so many times what a request takes: a bridge asks for a run, and then its rack asks it.
-BRIDGE_PATIENCE = 4.0
-# No longer than this, on the slowest links or before any request has ended.
+# A node waits for a bridge no longer than this, on the slowest links or before any request has ended.
 BRIDGE_PATIENCE_MAX_S = 10.0
 # New runs, or gusts of them, that the pace is taken of: the last few seconds of a storm.
 STEPS = 15

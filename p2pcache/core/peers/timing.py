@@ -5,8 +5,6 @@ from collections import deque
 from collections.abc import Sequence
 
 from p2pcache.core.peers.settings import (
-    BRIDGE_PATIENCE,
-    BRIDGE_PATIENCE_MAX_S,
     FIRST_STEPS_S,
     KNOWN_STEPS,
     LAST_RUNS,
@@ -54,15 +52,14 @@ class RequestTiming:
         near_s, far_s = self._near.median, self._far.median
         return (far_s or near_s if across else near_s or far_s) or math.inf
 
-    def bridge_patience_s(self, least_s: float, ages_s: Sequence[float] = ()) -> float:
-        """Seconds to wait for a bridge before a look at what it hasn't brought, `least_s` at least.
+    def slower_s(self, ages_s: Sequence[float] = ()) -> float:
+        """Seconds that a request takes, within the rack or across a boundary, whichever takes longer; inf: not known.
 
-        The ages of requests in flight across a boundary count like the durations of ended ones.
+        With `ages_s`, those of requests in flight across a boundary, they count like the durations of ended ones there.
         """
-        usual_s = max(self.usual_s(across=False), self.usual_s(across=True))
         if ages_s:
-            usual_s = median([*ages_s, *self._far.samples])
-        return min(max(least_s, BRIDGE_PATIENCE * usual_s), BRIDGE_PATIENCE_MAX_S)
+            return median([*ages_s, *self._far.samples])
+        return max(self.usual_s(across=False), self.usual_s(across=True))
 
 
 class SwarmPace:

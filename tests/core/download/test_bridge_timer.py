@@ -5,8 +5,9 @@ import math
 from p2pcache.core import bitset
 from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.in_flight import PeerRequest
+from p2pcache.core.download.settings import VERY_LATE
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.settings import BRIDGE_PATIENCE, BRIDGE_PATIENCE_MAX_S
+from p2pcache.core.peers.settings import BRIDGE_PATIENCE_MAX_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
@@ -85,7 +86,7 @@ def test_quick_requests_mean_a_look_each_second() -> None:
 
 
 def test_slow_requests_mean_longer_pauses() -> None:
-    pause_s = BRIDGE_PATIENCE * 1.25
+    pause_s = VERY_LATE * SETTINGS.duplicate_after * 1.25
     assert Desk(took_s=1.25).looks(2.5 * pause_s) == [pause_s, 2 * pause_s]
 
 
