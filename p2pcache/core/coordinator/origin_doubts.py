@@ -45,8 +45,8 @@ class OriginDoubts:
     def __init__(self, roster: Roster, book: LeaseBook, bearer: Bearer, out: list[Output]) -> None:
         """No run is doubted yet; outputs are appended to `out`."""
         self.stop: m.Stop | None = None  # what all are told of a model whose bytes are wrong
-        # Nodes that get no lease until their pull ends, what they are told when no other node reads what they want, and
-        # that, since they were told last.
+        # Nodes that get no lease until their pull ends. With each: the message that it gets when no other node reads
+        # its wanted runs, and those runs; 0 after the message was sent.
         self.odd: dict[NodeId, tuple[m.Stop, RunSet]] = {}
         self.runs: dict[RunIndex, DoubtedRun] = {}
         self._roster, self._book, self._bearer, self._out = roster, book, bearer, out
@@ -57,7 +57,7 @@ class OriginDoubts:
         for run in self._book.on_failed(node, runs, now):
             if node not in self.odd:
                 doubt = self.runs.get(run)
-                # What was found is found anew after a while: mounts are mended, and disks rot.
+                # A finding gets old: mounts are mended, and disks rot. Then the run is doubted anew.
                 if doubt is None or (doubt.witness is not None and now >= doubt.since + STOP_S):
                     doubt = self.runs[run] = DoubtedRun(now)
                     self._tell(node, f"it says that storage has run {run} not at all, or wrong")

@@ -2,8 +2,8 @@
 
 A member that is stuck is introduced to holders. If it comes back and they were two at most, it complains of them; it
 also complains of neighbours that deliver nothing (`membership.reachability`). While storage is idle a member that waits
-in vain matters more than a second read: runs are read again for it, more of them each time. It may be cut off itself,
-or in a part of the swarm that is, and learns of the others' runs window after window.
+in vain matters more than a second read: runs are read again for it, more of them each time. Such a member, or its part
+of the swarm, may be cut off, and then it lacks one window of runs after the other.
 """
 
 from p2pcache.core import bitset

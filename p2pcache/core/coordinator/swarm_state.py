@@ -86,7 +86,7 @@ class SwarmTracker:
         reading = self._runs(said.leases[: self._context.leases.most_in_flight])
         self._take_in(member, said, reading, now)
         if announced:
-            # Now, not before: what it has counts from here on, and that is what it says today.
+            # Only now: before, the runs of its last word would have counted again.
             self.reach.acquit(roster.members[node], now)
             if self.book.keep_only(node, reading, now):
                 self.lost_runs.suspect(now)
@@ -269,7 +269,7 @@ class SwarmTracker:
         """Others get at a member, or don't any more."""
         self.book.readers.review(record)
         if record.counts:
-            # What is being read goes on: a verdict that ends is no sign that the member delivers.
+            # Reads under way go on: a verdict that ends is no sign that the member delivers.
             self.book.set_held(record.node, record.have)
         if self.reach.lost:
             self.lost_runs.suspect(now)
@@ -295,7 +295,7 @@ class SwarmTracker:
             self._send(node, m.Swarm(self.digest, self.roster.version, full=True))
             return
         self._send(node, self.roster.full_list())
-        # One that only serves says that it wants all, and fetches nothing. A loader names its runs one by one, later.
+        # A member that only serves says that it wants all, and fetches nothing. A loader names its runs one by one.
         seeks = ALL if said.pulled else 0
         if said.wanted and not said.pulled:
             seeks = self._wanted(said.wanted) or ALL

@@ -171,9 +171,9 @@ class LeaseBook:
     def take_over(self, run: RunIndex, member: MemberRecord, now: float) -> NodeId | None:
         """Take a lease from a node that is far too slow, for a member that is stuck without the run.
 
-        It waits while others read what it wants, too, and no loader waits for the run: to read it again is one more
-        read of storage, for which all wait, and the slow one may end. Returns the slow node (send it a revocation), or
-        None if the lease goes on.
+        The lease goes on while other reads end that bring the member something and no loader waits for the run: a
+        second read takes time from all others, and the slow one may end. Returns the slow node (send it a revocation),
+        or None if the lease goes on.
         """
         lease = self.leases.get(run)
         if lease is None or lease.node == member.node:
@@ -185,11 +185,11 @@ class LeaseBook:
         if others_end and not self._urgent >> run & 1:
             return None
         patience_s = max(LEAST_PATIENCE_S, self._settings.stuck_factor * usual_s)
-        # While no read of several nodes ends storage is silent, and another read of it would be silent, too.
+        # Storage is silent if several nodes read and no read ends: a second read would bring nothing either.
         silent = ended_s >= patience_s / 2 and any(
             one.node != lease.node for one in self.leases.values()
         )
-        # Twice as long each time, or an origin that became slower would see every read cut off for ever.
+        # The patience doubles with each loser: storage that became slower would see every read cut off for ever.
         losers = self._taken.get(run, [])
         if now < lease.since + patience_s * 2.0 ** (len(losers) + silent):
             return None
@@ -226,7 +226,7 @@ class LeaseBook:
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())
-            # One that a loader waits for goes, like the last one, to no reader that may be late if others may read it.
+            # A run that a loader waits for counts as the last run: no reader that may be late gets it.
             left = 1 if self._urgent >> run & 1 else self.free.bit_count()
             record = self._choice.choose(run, left, again=again, losers=losers)
             if record is not None:

@@ -7,7 +7,7 @@ say so yet. Before lost runs are read again, all members are polled.
 from math import inf
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.settings import BATCH_S, POLL_S_PER_MEMBER
+from p2pcache.core.leases.settings import SEARCH_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
 
@@ -22,8 +22,7 @@ class LostRuns:
         self._roster = roster
         self._book = book
         self._answer_s = answer_s
-        self._search_at = inf
-        self._next_poll = -inf
+        self._free_at = -inf  # when the next search may begin
         self._polling = False
         self._waiting: set[NodeId] = set()  # members that were polled
 
@@ -35,9 +34,8 @@ class LostRuns:
 
     def suspect(self, now: float) -> None:
         """A holder left or is unreachable, or a lease ended unclear: search whether every done run has a holder."""
-        self._search_at = min(self._search_at, now + BATCH_S)
-        if not self._polling:
-            self.due = max(self._search_at, self._next_poll)
+        if not self._polling:  # else the answers lead to a search
+            self.due = min(self.due, max(now, self._free_at))
 
     def on_answer(self, node: NodeId) -> None:
         """A member said what it has, or is gone."""
@@ -51,18 +49,16 @@ class LostRuns:
         members = self._roster.members
         if lost and not self._polling:
             self._waiting = {node for node in self._roster.needy() if members[node].counts}
-        if self._search_at <= now:
-            self._search_at = inf
+        self._free_at = now + SEARCH_S_PER_MEMBER * len(members)
         self._polling = bool(self._waiting) and not self._polling
         if self._polling:
-            self._next_poll = now + POLL_S_PER_MEMBER * len(members)
             self.due = now + self._answer_s
             self.polls += 1
             return sorted(self._waiting)
         self._waiting.clear()
-        # What a member has all the same is granted to nodes that others reach.
+        # Members that nobody reaches may have a run: then a second copy is read by a node that others reach.
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
         self._book.regrant(lost & held, now)
         self._book.set_free(lost & ~held, now)
-        self.due = max(self._search_at, self._next_poll)
+        self.due = inf
         return []

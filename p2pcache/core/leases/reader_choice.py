@@ -16,8 +16,8 @@ from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Tier = tuple[int, bool, bool]
-"""What is held against a reader: others may not get what it reads (2), or nobody knows whether they do, which counts
-for runs that members waited for (1); it is slow, or may be so on probation; its last read failed."""
+"""Faults of a reader, the worst first: others can't reach it (2), or nobody has tried yet, which counts for runs that
+members waited for in vain (1); it is slow, or on probation and perhaps slow; its last read failed."""
 
 FIT: Tier = (0, False, False)
 
@@ -129,8 +129,8 @@ class ReaderChoice:
     def _share(self) -> int:
         """How many of the leases at once are the fair share of one reader."""
         concurrency, count = self._readers.concurrency, self._readers.able
-        # A second read of a node starves beside the first ones of all, unless many reads wait for their bytes. Those
-        # that also would if each waited for the shortest time count twice: they wait for the way, others in a queue.
+        # A node's second read takes its rate from the first reads of all, unless many reads wait for their bytes.
+        # Reads that wait for the way count twice (`pays`); the other waiting reads stand in a queue.
         more = concurrency.limit - concurrency.least + concurrency.pays - concurrency.least
         worth_two = more >= WORTH_TWO * count
         return max(1, ceil((concurrency.limit if worth_two else concurrency.least) / count))

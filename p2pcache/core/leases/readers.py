@@ -41,7 +41,8 @@ class Readers:
     """The members of a swarm that have credit, and indexes over their records.
 
     A reader whose read failed rests: it gets no lease. One whose reads take far longer than the others' rests, too, and
-    then is on probation until a read is as quick as theirs. It has both rests, the one after the failure first.
+    then is on probation until a read is as quick as theirs. A reader that failed and is slow takes both rests in turn,
+    the one after the failure first.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only,
     `unfit` those that stand aside or are slower, `resting` those that rest. Those that may have one more lease are in

@@ -32,6 +32,5 @@ FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
 
 # -- lost runs --
-BATCH_S = 0.05  # between two searches: each looks at all members
-# Between two polls: each costs one answer a member, a thousand a second at most.
-POLL_S_PER_MEMBER = 0.001
+# Between two searches: each looks at all members, and may cost an answer of each, a thousand a second at most.
+SEARCH_S_PER_MEMBER = 0.001

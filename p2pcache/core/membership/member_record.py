@@ -25,7 +25,7 @@ class Reach(Enum):
 
     UNKNOWN = auto()
     REACHABLE = auto()  # it answered the tracker's dial
-    SILENT = auto()  # it hasn't answered yet
+    SILENT = auto()  # its first dial is under way
     UNREACHABLE = auto()  # the dial failed, or members complain, or it is banned
 
 
@@ -65,7 +65,7 @@ class MemberRecord:
         self.move(self.member)
 
     def move(self, member: Member) -> None:
-        """It is where this says from now on."""
+        """The node has this address and place from now on."""
         self.member, self.node = member, member.node
         self.place = member.site, member.rack
 

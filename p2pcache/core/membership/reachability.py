@@ -10,7 +10,7 @@ complain.
 """
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -73,7 +73,6 @@ class DialBacks:
         self._believed: set[str] = set()  # sites
         self._due: list[tuple[float, NodeId]] = []
         self._begun: dict[NodeId, float] = {}
-        self._silent_at: deque[tuple[float, Dial]] = deque()  # dials of unknown nodes
         self._dials = 0  # dials begun; each has its number
         self._free_at = -inf  # when the next dial may begin
 
@@ -114,15 +113,7 @@ class DialBacks:
         known.failures = 0 if reached else known.failures + 1
 
     def step(self, now: float) -> list[Dial]:
-        """Doubt nodes that haven't answered; returns the nodes to dial now.
-
-        Take in the answers that came first: a busy tracker is late itself.
-        """
-        while self._silent_at and self._silent_at[0][0] <= now:
-            _, dial = self._silent_at.popleft()
-            known = self._nodes.get(dial.member.node)
-            if known is not None and known.dial == dial:
-                self._set_reach(known, Reach.SILENT)
+        """The nodes to dial now. A node that was never tried is silent until it answers: others get the leases."""
         while self._begun and next(iter(self._begun.values())) + settings.AGAIN_S <= now:
             del self._begun[next(iter(self._begun))]
         begun: list[Dial] = []
@@ -138,9 +129,7 @@ class DialBacks:
 
     def next_wakeup(self) -> float:
         """When `step` has something to do."""
-        doubt_at = self._silent_at[0][0] if self._silent_at else inf
-        dial_at = max(self._due[0][0], self._free_at) if self._due else inf
-        return min(doubt_at, dial_at)
+        return max(self._due[0][0], self._free_at) if self._due else inf
 
     def check(self) -> None:
         """Assert the invariants; O(nodes)."""
@@ -165,7 +154,7 @@ class DialBacks:
         known.dial, known.next_at = Dial(self._dials, known.member), inf
         self._begun[known.member.node] = now
         if known.reach is Reach.UNKNOWN:
-            self._silent_at.append((now + settings.DOUBT_AFTER_S, known.dial))
+            self._set_reach(known, Reach.SILENT)
         return known.dial
 
     def _know_nothing(self, known: _DialRecord) -> None:

@@ -1,14 +1,14 @@
 """Whether a node is isolated: it has no neighbour, and its dials to other members fail.
 
-A tracker may have named only members that nobody can dial, so the node first dials other ones. Without a tracker the
-members that were known last may be gone for long: packets to them are swallowed, so more dials begin together.
+A tracker may have named only members that nobody can dial, so the node first dials other ones: all together, since
+packets to members that are gone, or behind a firewall, are swallowed.
 """
 
 import math
 from bisect import bisect
 from collections.abc import Sequence
 
-from p2pcache.core.origin.settings import DIAL_TIMEOUT_S, MAX_DIALS
+from p2pcache.core.origin.settings import MAX_DIALS
 from p2pcache.core.swarm.commands import Dial
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId
@@ -23,7 +23,7 @@ class Isolation:
         self._book = context.book
         self._settings = context.settings
         self._alone_since = now  # inf: there is a neighbour
-        self._dialled: dict[NodeId, float] = {}  # when we dialled a member to find out
+        self._dialled: set[NodeId] = set()  # members that we dialled to find out
         self._failed: set[NodeId] = set()  # members that can't be dialled, or sent wrong bytes
 
     def restart(self, alone_since: float) -> None:
@@ -37,28 +37,23 @@ class Isolation:
         if self._alone_since < math.inf:
             self._failed.add(node)
 
-    def probe(self, members: Sequence[NodeId], at_once: int, now: float) -> list[Dial] | None:
+    def probe(self, members: Sequence[NodeId], now: float) -> list[Dial] | None:
         """The next dials; None: the node is isolated. It was alone for long enough, and every dial failed.
 
-        `members` are the swarm's, ascending; `at_once` dials begin now at most.
+        `members` are the swarm's, ascending.
         """
         if self._alone_since == math.inf:
             return []
         self._failed |= self._book.banned.keys()
-        known = {*members}
-        self._dialled = {node: at for node, at in self._dialled.items() if node in known}
+        self._dialled &= {*members}
         # Each node begins behind its own id, or all lonely nodes would dial the same members.
         first = bisect(members, self._node)
         tried = {self._node, *self._dialled, *self._failed}
         untried = [one for one in (*members[first:], *members[:first]) if one not in tried]
-        fresh = untried[: min(at_once, MAX_DIALS - len(self._dialled))]
-        under_way = any(
-            now < at + DIAL_TIMEOUT_S
-            for node, at in self._dialled.items()
-            if node not in self._failed
-        )
+        fresh = untried[: MAX_DIALS - len(self._dialled)]
+        under_way = self._dialled & self._book.dialling
         long = now >= self._alone_since + self._settings.owner_patience_s
         if long and self._failed and not fresh and not under_way:
             return None
-        self._dialled.update(dict.fromkeys(fresh, now))
+        self._dialled.update(fresh)
         return self._book.dials(fresh)

@@ -7,17 +7,15 @@ from p2pcache.core.origin.isolation import Isolation
 from p2pcache.core.origin.readings import Readings, joined
 from p2pcache.core.origin.request_concurrency import RequestConcurrency
 from p2pcache.core.origin.settings import (
-    DIALS_AT_ONCE,
     FIRST_READS,
     JOIN_BYTES,
-    MAX_DIALS,
-    MAX_URGENT_REPORTED,
     MIN_READ_S,
     MIN_SHARE,
     MORE_PER_READ,
     MOST_TIMES,
 )  # fmt: skip
 from p2pcache.core.origin.without_tracker import WithoutTracker
+from p2pcache.core.protocol.messages import MAX_REPORTED
 from p2pcache.core.swarm.commands import (
     ALL,
     CancelFetch,
@@ -110,8 +108,7 @@ class OriginReader:
         """There is no neighbour and nothing to read: dial members, to find out whether this node reaches any."""
         if not self._by_itself.tracker_up and not self._by_itself.alone(now):
             return
-        at_once = DIALS_AT_ONCE if self._by_itself.tracker_up else MAX_DIALS
-        dials = self._isolation.probe(self._by_itself.owners.members, at_once, now)
+        dials = self._isolation.probe(self._by_itself.owners.members, now)
         if dials is not None:
             out += dials
         elif not self._by_itself.is_cut_off:
@@ -283,7 +280,7 @@ class OriginReader:
         due = now >= self._urgent_at + self._settings.have_interval_s
         if due and (untold := self._untold):
             self._urgent_at = now
-            fresh = bitset.lowest(untold, MAX_URGENT_REPORTED)
+            fresh = bitset.lowest(untold, MAX_REPORTED)
             self._told_urgent |= fresh
             self._report.urgent |= fresh
 

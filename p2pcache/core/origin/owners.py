@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import bitset, rendezvous
-from p2pcache.core.origin.settings import MAX_OWNER_DIALS, SHORTER_PATIENCE
+from p2pcache.core.origin.settings import MAX_DIALS, SHORTER_PATIENCE
 from p2pcache.core.swarm.commands import Dial
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -126,7 +126,7 @@ class OriginOwners:
                     due = waits_from + self._settings.stuck_after_s
                     if due > now:
                         wake_at = min(wake_at, due)
-                    elif len(self._book.dialling) < MAX_OWNER_DIALS:
+                    elif len(self._book.dialling) < MAX_DIALS:
                         dial += self._book.dials([owner])
             first = False
         self._since = since

@@ -72,7 +72,7 @@ class WithoutTracker:
         self._under_way = max(FILL_A_LINK, min(in_flight, MOST_UNDER_WAY))
 
     def on_tracker_down(self, now: float, *, unheard: bool) -> None:
-        """The tracker is gone. What it granted is left to its readers for a while: neighbours tell what was read.
+        """The tracker is gone. Its leases are left to their readers for a while: neighbours tell what was read.
 
         `unheard`: it never told of this swarm. Then few of its members read by leases, and say so within `HEAR_S`.
         """
@@ -159,7 +159,7 @@ class WithoutTracker:
         orphans = mine.needed & ~busy & ~self._book.rarity.held
         nearest = bitset.lowest(orphans, int(AHEAD_RATIO * self._under_way))
         runs = list(mine.in_order(nearest | orphans & mine.urgent))
-        # While storage refused our reads it refused those of other owners, too: they weren't idle.
+        # Storage that refused our reads refused those of other owners, too: they weren't idle.
         quiet_s = min(quiet_s, now - self._alone_at, now - self._rest_until)
         if mine.fetching:
             quiet_s = 0.0  # our own reads don't end either, so storage is slow and no owner is passed over

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from p2pcache.core.membership import reachability, settings
+from p2pcache.core.membership import settings
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.membership.reachability import Dial
-from p2pcache.core.membership.settings import DIAL_S, DOUBT_AFTER_S
+from p2pcache.core.membership.settings import DIAL_S
 from p2pcache.core.protocol import messages as m
 from p2pcache.tracker.members.dialback_dialer import DialbackDialer
 from tests.tracker.fake_agent import FakeAgent
@@ -113,66 +113,10 @@ def test_an_answer_during_a_busy_loop_counts(
     run(dialled_by_a_busy_tracker())
 
 
-async def doubts_of_a_busy_tracker(
-    folder: Path, stall_s: float, patch: pytest.MonkeyPatch
-) -> set[int]:
-    """Who is doubted while a tracker takes in what came as it stood still, right after a dial."""
-    doubted: set[int] = set()
-    ours, theirs = socket.socketpair()
-    first, second = FakeAgent(1), FakeAgent(2)
-    with ours, theirs, listening() as here:
-        ours.setblocking(False)
-        first.address = second.address = f"127.0.0.1:{here}"
-        async with tracker(folder) as app, first.member(app.address):
-            dials, dialling = app.tracking.dials, app.members._dialer
-            await until(lambda: answered(dials, 1))
-            await asyncio.sleep(2 * DOUBT_AFTER_S)  # no timer of that one is left
-
-            def busy() -> None:
-                ours.recv(1)
-                time.sleep(stall_s)
-
-            asyncio.get_running_loop().add_reader(ours, busy)
-            dial, say = dialling.dial, dials._set_reach
-
-            def dialled(one: Dial) -> None:
-                dial(one)
-                theirs.send(b"x")
-
-            def said(*what: Any) -> None:
-                say(*what)
-                doubted.update(
-                    n for n in dials._nodes if dials.reach(n) in (Reach.SILENT, Reach.UNREACHABLE)
-                )
-
-            patch.setattr(dialling, "dial", dialled)
-            patch.setattr(dials, "_set_reach", said)
-            async with second.member(app.address):
-                await until(lambda: answered(dials, 2))
-            asyncio.get_running_loop().remove_reader(ours)
-    return doubted
-
-
-def answered(dials: reachability.DialBacks, node: int) -> bool:
-    known = dials._nodes.get(node)
-    return known is not None and node in dials._begun and not known.dial
-
-
 async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
         while not true():
             await asyncio.sleep(0.01)
-
-
-@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("stall_s", [DOUBT_AFTER_S + 0.005, 4 * DOUBT_AFTER_S])
-def test_an_answer_that_lies_at_the_socket_counts(
-    run: Callable[[Coroutine[Any, Any, set[int]]], set[int]],
-    stall_s: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert not run(doubts_of_a_busy_tracker(tmp_path, stall_s, monkeypatch))
 
 
 async def test_a_tracker_that_stops_gives_its_dials_up() -> None:
