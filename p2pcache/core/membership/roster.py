@@ -148,7 +148,9 @@ class Roster:
         """When the next delta may go out; inf when nothing changed."""
         if not self._news:
             return inf
-        return self._flushed_at + settings.FLUSH_S_PER_MEMBER * len(self.members)
+        return self._flushed_at + max(
+            settings.FLUSH_S, settings.FLUSH_S_PER_MEMBER * len(self.members)
+        )
 
     def flush_list(self, now: float) -> Swarm | None:
         """The delta since the last flush, one object for all; None if nothing is due."""

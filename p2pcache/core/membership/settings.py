@@ -8,8 +8,10 @@ MOST_NODES = 20_000
 WITNESSES = 2
 
 # -- the list of members --
-# Between two changes of a swarm's list: one costs 68 us for each receiver, so all of them a seventh of a core at most.
-FLUSH_S_PER_MEMBER = 0.0005
+FLUSH_S = (
+    0.25  # between two changes of a swarm's list, at least: a cluster may have many small swarms
+)
+FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each receiver
 
 # -- neighbours --
 RACK_SHARE = 2  # half of the neighbours are from the same rack: a link between racks is narrow

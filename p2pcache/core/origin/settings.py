@@ -49,7 +49,6 @@ AHEAD_RATIO = 2.5
 MOST_WAIT_S = 45.0
 RETURN_S = 0.5  # before owners begin: a broken connection may be made again
 HEAR_S = 0.2  # the same for a model of which no tracker told: the others' haves come sooner, within a site
-RECENT_READS = 16  # reads over which the mean goes
 
 # -- a node alone --
 

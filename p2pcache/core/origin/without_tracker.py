@@ -10,16 +10,16 @@ from p2pcache.core.origin.settings import (
     FIRST_READS,
     HEAR_S,
     LEAST_PATIENCE_S,
-    MIN_READ_S,
     MIN_SHARE,
     MOST_UNDER_WAY,
     MOST_WAIT_S,
     PATIENCE_RATIO,
-    RECENT_READS,
     RETURN_S,
 )
 from p2pcache.core.peers.settings import PAUSE_MAX_S, PAUSE_S
 from p2pcache.core.peers.timing import SwarmPace
+from p2pcache.core.settings import USUAL_OF
+from p2pcache.core.stats import RollingMedian
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -53,8 +53,7 @@ class WithoutTracker:
         self.owners = OriginOwners(context)
         if not tracker:
             self.owners.on_members((context.node,))
-        self.reads = 0  # that this node has finished
-        self.read_s = MIN_READ_S  # the mean time of the recent ones
+        self._read_times = RollingMedian(USUAL_OF)  # of own reads that have ended, in seconds
         self._failures = 0  # failed reads in a row
         self._rest_until = now
         self._rested_at = -math.inf  # when the last rest began
@@ -97,8 +96,7 @@ class WithoutTracker:
     def on_read_done(self, took_s: float) -> None:
         """This node has read a run, which took `took_s` seconds."""
         self._failures = 0
-        self.reads += 1
-        self.read_s += (max(took_s, MIN_READ_S) - self.read_s) / min(self.reads, RECENT_READS)
+        self._read_times.add(took_s)
 
     def on_read_failed(self, started: float, now: float) -> None:
         """A read that began at `started` failed: no read begins for a while, longer with each failure."""
@@ -165,7 +163,7 @@ class WithoutTracker:
             quiet_s = 0.0  # our own reads don't end either, so storage is slow and no owner is passed over
         patience_s = self._patience_s(len(runs), now)
         # The owners' answers may wait behind runs of other models. The first run doesn't wait for them.
-        first = self._unheard and not self.reads and not mine.fetching
+        first = self._unheard and not self._read_times and not mine.fetching
         plan = self.owners.plan(runs, quiet_s, now, patience_s, first=first)
         self._planned_at = now
         self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
@@ -180,7 +178,7 @@ class WithoutTracker:
 
     def max_reads(self, usual: int, most: int) -> int:
         """How many reads this node may have under way, where `usual` pay for one alone and none exceeds `most`."""
-        if not self.reads and not self.is_sole:
+        if not self._read_times and not self.is_sole:
             usual = FIRST_READS  # the first run comes soon
         share = 1 if self.is_sole else max(1, len(self.owners.live))
         before = self._under_way if share > 1 else 0
@@ -197,7 +195,7 @@ class WithoutTracker:
 
     def _patience_s(self, reads: int, now: float) -> float:
         """How long an owner may bring nothing before it is passed over, where all owners together may read so much."""
-        known = self.reads and self._pace.least_mean_s and len(self.owners.live) > 1
+        known = self._read_times and self._pace.least_mean_s and len(self.owners.live) > 1
         least_s = LEAST_PATIENCE_S if known else self._settings.owner_patience_s
         return max(least_s, self._reads_s(reads, now))
 
@@ -211,4 +209,8 @@ class WithoutTracker:
         if len(self.owners.live) <= 1:
             return 0.0  # no other owner's runs can reach this node
         pace_s = self._pace.estimated_s(now)
-        return PATIENCE_RATIO * reads * (min(pace_s, self.read_s) if self.reads else pace_s)
+        return (
+            PATIENCE_RATIO
+            * reads
+            * (min(pace_s, self._read_times.median) if self._read_times else pace_s)
+        )
