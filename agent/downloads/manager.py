@@ -324,23 +324,26 @@ class DownloadManager:
         """Set a tag at the end no more: it was removed."""
         self.asked_tags.get(digest, {}).pop(ref, None)
 
-    async def publish_model(self, download: Download, ref: Ref, generation: int) -> str:
+    async def publish_model(
+        self, download: Download, ref: Ref, generation: int, *, force: bool = False
+    ) -> str:
         """Publish the finished model under `ref`; return its path below the models directory.
 
-        Tags that other clients asked for are set, too, unless they have moved meanwhile.
+        Tags are set, also those that other clients asked for, unless they have moved meanwhile. With `force` the
+        client's own goes back, too.
 
         Raises:
             Conflict: it was removed meanwhile.
             P2PCacheError: the disk refused.
         """
-        swarm = download.swarm
+        swarm, store = download.swarm, self._context.store
         seen = None if ref.digest is not None else generation  # a digest has no generation
         async with self._using(swarm, ref):
             try:
                 if not download.noted:
                     await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
-                path = await pools.PULLS.run(swarm.store.publish, ref, seen)
+                path = await pools.PULLS.run(store.publish, swarm.store, ref, seen, back=force)
                 names = self.asked_tags.pop(swarm.digest, {})
                 await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")

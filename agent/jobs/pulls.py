@@ -134,7 +134,9 @@ class Pulls:
             path = await self._downloads.publish_files(download, ref, paths)
             named["selection"] = name_of(paths)
         else:
-            path = await self._downloads.publish_model(download, ref, resolved.generation)
+            path = await self._downloads.publish_model(
+                download, ref, resolved.generation, force=force
+            )
         sources = download.sources(before)
         moved = not some and any(sources.values())  # else a report would be empty
         had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])

@@ -27,7 +27,9 @@ class Home(Protocol):
     min_free_bytes: int
     limits: Limits
 
-    def publish(self, model: "ModelStore", ref: Ref | None, generation: int | None) -> str:
+    def publish(
+        self, model: "ModelStore", ref: Ref | None, generation: int | None, *, back: bool
+    ) -> str:
         """Make a whole model's tree and tag appear."""
 
     def other_files(self, digest: str, chunks: set[str]) -> Iterator[File]:
@@ -299,7 +301,7 @@ class ModelStore:
         Raises:
             P2PCacheError: a chunk is missing, or the disk refused.
         """
-        return self._home.publish(self, ref, generation)
+        return self._home.publish(self, ref, generation, back=True)
 
     # -- checking --------------------------------------------------------------------------------
 

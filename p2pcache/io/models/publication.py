@@ -20,7 +20,9 @@ class Publisher(NamedTuple):
     trees: Trees
     records: Records
 
-    def publish(self, model: ModelStore, ref: Ref | None, generation: int | None) -> str:
+    def publish(
+        self, model: ModelStore, ref: Ref | None, generation: int | None, *, back: bool
+    ) -> str:
         """See `ModelStore.publish`."""
         model.flush()
         absent = sum(not blob.published for blob in model.files)
@@ -38,7 +40,9 @@ class Publisher(NamedTuple):
             self.trees.list_files(name, model.digest, model.layout.manifest.files)
         # The tag is last: it never points at a tree that isn't durable. A tag that is right already
         # isn't written: publishing a complete model must work on a full disk, too.
-        if generation is not None and not self._is_tagged(ref, model.digest, generation):
+        if generation is None or (not back and generation < self.records.generation(ref.tag_key)):
+            return tree.path
+        if not self._is_tagged(ref, model.digest, generation):
             self.records.set_tag(ref.tag_key, model.digest, generation)
             self.trees.set_link(ref, model.digest)
         return tree.path

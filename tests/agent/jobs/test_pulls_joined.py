@@ -7,8 +7,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from p2pcache.agent.app import AgentApp
-from tests.agent.kit import agent, client, events, make_model, pull, push
+from p2pcache.ids import Ref
+from tests.agent.kit import HeldReads, agent, client, events, make_model, pull, push
 
 REF = "team/m:v1"
 SIZE = 4_000_000
@@ -61,3 +64,27 @@ async def test_the_rate_that_a_late_joiner_sees_is_that_of_now(tmp_path: Path) -
                 while event["event"] != "progress":
                     event = json.loads(await answer.content.readline())
         assert int(event["rate"]) > 500_000
+
+
+async def test_a_tag_that_moved_meanwhile_stays_where_it_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pull that began before ended last, and took the tag back to the older model."""
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "new", {"w.bin": b"new"}), "team/m:other")
+    push(origin, make_model(tmp_path / "old", {"w.bin": b"old"}), REF)
+    async with agent(tmp_path, origin=origin.as_uri()) as app, asyncio.timeout(60):
+        new = await pull(app, "team/m:other")
+        held = HeldReads(monkeypatch)
+        first = asyncio.gather(pull(app, REF))
+        while not held.begun:
+            await asyncio.sleep(0.01)
+        push(origin, tmp_path / "new", REF)
+        assert (await pull(app, REF))["digest"] == new["digest"]
+        held.let_go.set()
+        (old,) = await first
+        models = tmp_path / "a/models"
+        assert (models / old["path"] / "w.bin").read_bytes() == b"old"
+        assert (models / "team/m/v1/w.bin").read_bytes() == b"new"
+        assert app.context.store.generation_seen(Ref.parse(REF)) == 2
+        assert (await pull(app, REF))["digest"] == new["digest"]
