@@ -49,6 +49,7 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+MOVED_S = 2.0  # a tracker reads a tag anew after so long by itself
 OPENING_S = 5.0  # storage that takes longer is said to be opening
 PROGRESS_S = 0.25  # between two events, as of a pull
 CHECKS = 2  # manifests that are checked at once
@@ -253,8 +254,9 @@ class Pushes:
                 self._downloads.on_sent(store.digest, last=True)
                 self._downloads.swarms[store.digest].show_as(self._context.store.written(ref))
                 link = self._context.link
-                if link is not None and link.connected:
-                    await link.ask("moved", ref.short)
+                if link is not None:
+                    with contextlib.suppress(P2PCacheError):  # the push is done all the same
+                        await link.ask("moved", ref.short, timeout_s=MOVED_S)
             except P2PCacheError as error:
                 push.fail(error)
                 if not error.retryable:  # else it is likely to be tried again soon

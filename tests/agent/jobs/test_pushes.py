@@ -15,7 +15,7 @@ from p2pcache.agent.downloads import manager
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
-from p2pcache.errors import OverQuota
+from p2pcache.errors import OverQuota, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
@@ -121,6 +121,30 @@ async def test_the_first_pull_after_a_push_reads_from_the_pusher(tmp_path: Path)
         assert (await push_through(pusher, layout))["event"] == "done"
         done = await pull(other, "m")
         assert (done["event"], done["bytes_origin"]) == ("done", 0)
+
+
+async def test_a_push_that_is_done_is_no_failure_of_a_tracker_that_is_lost_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tag had moved, the command ended with 8, and the history called the push a failure."""
+    layout = push_layout(tmp_path)
+    (tmp_path / "origin").mkdir()
+    async with (
+        tracker(tmp_path / "origin") as one,
+        agent(tmp_path, "a", tracker=f"http://{one.address}") as app,
+    ):
+        link = app.context.link
+        assert link is not None
+        ask = link.ask
+
+        async def lost(what: str, *more: Any, **named: Any) -> Any:
+            if what == "moved":
+                raise Unreachable("lost the tracker")
+            return await ask(what, *more, **named)
+
+        monkeypatch.setattr(link, "ask", lost)
+        done = await push_through(app, layout)
+        assert (done["event"], done.get("generation")) == ("done", 1)
 
 
 async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) -> None:
