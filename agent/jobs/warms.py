@@ -22,9 +22,7 @@ log = logging.getLogger(__name__)
 
 FILE = "warms.json"
 MAX_WARMS = 64  # at once: about as many models as a large disk holds
-AGAIN_S = (
-    15.0  # between two tries after a start: storage and tracker may start later than this node
-)
+AGAIN_S = 15.0  # between two tries: storage and tracker may start later than this node, or be away
 ASK_S = 110.0  # longer than the tracker may need for the manifest and for its rounds of questions to nodes
 
 
@@ -93,8 +91,11 @@ class Warms:
         return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
 
     async def _follow(self, warm: "_Warm", ref: Ref, generation: int) -> None:
-        """Be a client of the download, so that it isn't abandoned; then publish the model."""
-        download = warm.download
+        """Be a client of the download, so that it isn't abandoned; then publish the model.
+
+        What an outage ends is begun anew.
+        """
+        download, again = warm.download, False
         try:
             with download.client(ref):
                 await pools.STEPS.run(self._book.remember, ref)
@@ -106,11 +107,15 @@ class Warms:
             log.info("warmed %s", ref.short)
         except P2PCacheError as error:
             log.warning("warming %s: %s", ref.short, error)
+            again = error.retryable
         finally:
             del self._running[download.swarm.digest, ref]
             warm.over.set()
-            if not self._stopping:
+            if not (again or self._stopping):
                 await pools.STEPS.run(self._book.forget, ref)
+        if again and not self._stopping:
+            await asyncio.sleep(AGAIN_S)
+            await self._again(ref)
 
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
@@ -121,12 +126,12 @@ class Warms:
         while ref in self._book.refs():
             try:
                 warmed = await self.start(ref)
-            except (Unreachable, TimedOut) as error:
+            except P2PCacheError as error:
+                if not (error.retryable or isinstance(error, TimedOut)):
+                    log.warning("warming %s doesn't go on: %s", ref.short, error)
+                    break
                 log.info("warming %s goes on when that has ended: %s", ref.short, error)
                 await asyncio.sleep(AGAIN_S)
-            except P2PCacheError as error:
-                log.warning("warming %s doesn't go on: %s", ref.short, error)
-                break
             else:
                 log.info("warming %s goes on", ref.short)
                 if warmed.state == "had":

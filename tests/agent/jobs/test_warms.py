@@ -12,8 +12,10 @@ from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.jobs import warms
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.core.upload.priority import Priority
+from p2pcache.errors import OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.notes.pending_warms import PendingWarms
+from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import ask, guarded, over_tcp, token
 from tests.agent.jobs.warm_kit import REF, get, model, refs, running, until, warm
 from tests.agent.kit import HeldReads, agent, client, pull, push
@@ -221,6 +223,38 @@ async def test_a_resumed_warm_waits_for_storage(
         assert len(PendingWarms(tmp_path / "a" / warms.FILE).refs()) == 2
         await app._opener.use((tmp_path / "origin").as_uri())
         await until(lambda: not PendingWarms(tmp_path / "a" / warms.FILE).refs())
+        assert await refs(app) == [REF]
+
+
+async def test_an_outage_of_storage_ends_no_warm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was forgotten where storage failed during the warm, or at the start after it."""
+    monkeypatch.setattr(warms, "AGAIN_S", 0.02)
+    model(tmp_path)
+    origin, book = (tmp_path / "origin").as_uri(), tmp_path / "a" / warms.FILE
+    away, asked, get_tag = OriginUnavailable("503 SlowDown"), list[Ref](), OriginRepo.get_tag
+
+    def busy(_: OriginRepo, ref: Ref) -> Any:
+        asked.append(ref)
+        raise away
+
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin) as app:
+        await warm(app)
+        await until(app.warms._book.refs)
+        monkeypatch.setattr(OriginRepo, "get_tag", busy)
+        running(app, "m").fail(away)
+        await until(lambda: len(asked) > 1)
+        assert PendingWarms(book).refs() == [Ref.parse(REF)]
+        reads.let_go.set()
+    asked.clear()
+    async with agent(tmp_path, origin=origin) as app:
+        app.warms.resume()
+        await until(lambda: len(asked) > 1)
+        assert PendingWarms(book).refs() == [Ref.parse(REF)]
+        monkeypatch.setattr(OriginRepo, "get_tag", get_tag)
+        await until(lambda: not PendingWarms(book).refs())
         assert await refs(app) == [REF]
 
 
