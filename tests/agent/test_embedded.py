@@ -79,6 +79,17 @@ def test_a_lone_agent_has_no_port_for_peers(settings: AgentSettings, tmp_path: P
         assert len(_ports() - before) == 1, "the test would see a port"
 
 
+def test_an_interrupted_command_is_no_failure_in_the_history(settings: AgentSettings) -> None:
+    """It said exit 8, "the agent is stopping", and `history --failed` listed it."""
+    slow = msgspec.structs.replace(settings, origin_bytes_per_s=1_000_000)
+    with run_lone(slow) as pull, contextlib.closing(pull(REF, **OPTIONS)) as events:
+        assert next(event for event in events if event["event"] == "progress")
+    store = Store.open(Path(settings.cache_dir))
+    (row,) = store.history(10)
+    store.close()
+    assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
+
+
 def test_its_errors_come_as_they_are(settings: AgentSettings) -> None:
     with run_lone(settings) as pull, pytest.raises(NotFound, match="team/other"):
         list(pull(Ref.parse("team/other:v1"), **OPTIONS))
