@@ -186,6 +186,29 @@ def test_a_load_attaches_again_to_an_agent_that_comes_back(
     assert notes == ["attached again to an agent that was lost"]
 
 
+def test_a_tag_that_moved_while_the_agent_was_away_changes_no_load(tmp_path: Path) -> None:
+    """It ended with exit 6, though all of the model was still there."""
+    (tmp_path / "own").mkdir()
+    origin, bodies = make_origin(tmp_path / "own")
+    agent = described(tmp_path, origin)
+    write(tmp_path / "new.safetensors", [Spec("w", "BF16", (8, 8))], seed=7)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "new.safetensors").rename(tmp_path / "other/model.safetensors")
+    agent.start()
+    try:
+        found: dict[str, Any] = {}
+        with p2pcache.iter_tensors(REF, agent=agent.url) as stream:
+            for name, tensor in stream:
+                found[name] = torch_bytes(tensor)
+                if len(found) == 3:
+                    agent.kill()
+                    push(origin, tmp_path / "other", REF)
+                    agent.start(wait=False)
+        assert found == bodies
+    finally:
+        agent.stop()
+
+
 @pytest.mark.slow
 def test_demands_are_repeated_to_an_agent_that_comes_back(
     tmp_path: Path, model: tuple[Path, dict[str, bytes]]
