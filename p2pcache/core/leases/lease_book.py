@@ -7,6 +7,7 @@ first. `reader_choice` says which node gets the next one.
 """
 
 import random
+from bisect import bisect_right
 from collections import Counter
 from itertools import islice
 from math import inf
@@ -54,6 +55,8 @@ class LeaseBook:
         self._taken: dict[RunIndex, list[NodeId]] = {}  # from these slow nodes, one after the other
         self._read_at = -inf  # when a lease ended well
         self._paced = False  # whether only the time isn't there yet to grant one more
+        self._patience_s = inf  # a read that takes longer is late
+        self._late_at = inf  # when one more is
         self._log = RunLog(STORY_LINES)
 
     @property
@@ -102,6 +105,7 @@ class LeaseBook:
                 self._read_at = now
                 self._end(run, now, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
+                self._patience_s = self._settings.stuck_factor * self.readers.times.usual_s()
         self.set_held(node, fresh)
         for run in bitset.members(fresh & self.leased):
             if len(self.leases[run].others) >= WITNESSES:
@@ -215,7 +219,7 @@ class LeaseBook:
         """
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
-        self._paced = False
+        self._paced, self._late_at = False, inf
         if self.stopped is not None or not self.free or not self.readers.working:
             return given
         skipped, candidates = 0, self.free
@@ -231,7 +235,7 @@ class LeaseBook:
             record = self._choice.choose(run, left, again=again, losers=losers)
             if record is not None:
                 self._begin(run, record, now, "granted")
-                self.readers.concurrency.on_begun(len(self.leases), now)
+                self.readers.concurrency.on_begun(self._under_way(now), now)
                 self.granted += 1
                 given.setdefault(record.node, []).append(run)
             elif self.readers.choosy or again:  # readers with room may want others only, or have it
@@ -239,14 +243,15 @@ class LeaseBook:
                 skipped += 1
             else:
                 break
-        self._paced = len(self.leases) < self.at_once and not self._may_grant(now)
+        late, self._late_at = self._late(now)
+        self._paced = len(self.leases) - late < self.at_once and not self._may_grant(now)
         return given
 
     def next_wakeup(self, *, grants: bool = True) -> float | None:
         """When a lease expires, or, if there are `grants`, one more may begin or a resting reader be tried again."""
         ends = [lease.expires for lease in self.leases.values()]
-        if grants and self.free and self.stopped is None and len(self.leases) < self.at_once:
-            ends += [self.readers.concurrency.next_at] * self._paced
+        if grants and self.free and self.stopped is None:
+            ends += [self.readers.concurrency.next_at] * self._paced + [self._late_at]
             ends += [one.rests_until for one in self.readers.resting.values()]
         return min(ends, default=None)
 
@@ -268,8 +273,24 @@ class LeaseBook:
 
     # -- inside ------------------------------------------------------------------------------------
 
+    def _late(self, now: float) -> tuple[int, float]:
+        """How many reads take far longer than those that ended of late, and when one more will; inf: no more count.
+
+        Storage may have fallen silent, so no more count than readers may be slow at once.
+        """
+        most = max(1, int(self.readers.times.rule.max_share * len(self.readers.working)))
+        ends = [
+            one.since + self._patience_s for one in islice(self.leases.values(), most)
+        ]  # sorted
+        late = bisect_right(ends, now)
+        return late, ends[late] if late < len(ends) else inf
+
+    def _under_way(self, now: float) -> int:
+        """Reads that share the way to storage. A late one leaves it to others: its own node is slow (docs/lab/0109)."""
+        return len(self.leases) - self._late(now)[0]
+
     def _may_grant(self, now: float) -> bool:
-        count = len(self.leases)
+        count = self._under_way(now)
         return count < self.at_once and self.readers.concurrency.may_begin(count, now)
 
     def _first_reads(self) -> RunSet:

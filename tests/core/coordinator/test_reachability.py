@@ -96,6 +96,7 @@ def test_an_unreached_node_gets_no_lease_while_others_work_on_some() -> None:
     assert world.tracking.unreached() == {2}
     world.say(2, m.LeaseReport(X, EPOCH, credit=4))
     assert world.granted(2), "nobody else wants any"
+    world.now += 0.5
     world.done(2, *world.granted(2))
     world.say(2, m.LeaseReport(X, EPOCH, credit=0))
     world.forget_mail()
