@@ -7,7 +7,7 @@ import pytest
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.readers import Lease
 from p2pcache.core.membership.member_record import Pace, Reach
-from tests.core.leases.leases_kit import A, B, C, D, SETTINGS, finish, hurry, make, run_swarm, taken
+from tests.core.leases.leases_kit import SETTINGS, A, B, C, D, finish, hurry, make, run_swarm, taken
 
 
 def test_a_slow_node_gets_hardly_any() -> None:
