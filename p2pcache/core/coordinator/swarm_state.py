@@ -92,7 +92,7 @@ class SwarmTracker:
                 self.lost_runs.suspect(now)
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
-        elif (said.pulled or said.wanted) and (
+        elif not said.complete and (
             more := roster.even_out(node, self._context.members.neighbours)
         ):
             self._send(node, more)

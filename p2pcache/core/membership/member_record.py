@@ -40,7 +40,6 @@ class MemberRecord:
     have: RunSet = 0  # as last told
     pulls_all: bool = False  # it fetches the whole model
     degree: int = 0  # how often it was handed out, or told a neighbour
-    entered: int = 0  # nodes that had entered when it told last how it stands
     # What it reads (`leases.readers`).
     credit: int = 0  # leases that it works on at once
     wanted: RunSet = ALL  # runs that it has use for

@@ -29,7 +29,6 @@ class Roster:
         self.members: dict[NodeId, MemberRecord] = {}  # in the order in which they came
         self.complete = SampledSet()
         self.version = 0
-        self._entered = 0  # nodes that ever did
         self._full_set = bitset.full(run_count)
         self._rng = random.Random(seed)
         self._usual = SampledSet()
@@ -47,7 +46,6 @@ class Roster:
         record = self.members.get(member.node)
         if record is None:
             record = self.members[member.node] = MemberRecord(member)
-            self._entered += 1
         elif record.member == member:
             return record
         else:
@@ -141,15 +139,12 @@ class Roster:
         return self.introduction(chosen) if chosen else None
 
     def even_out(self, node: NodeId, count: int) -> Swarm | None:
-        """Further neighbours for a member that was named to few others, with their addresses; None if it has enough.
+        """Further neighbours for a member that has fewer than others, with their addresses; None if it has enough.
 
-        Each node is named `count` others and is named to as many in the mean, but the last that came to nobody. While
-        nodes still come they name the member to each other. Neighbours that have left count, too.
+        Each node is named `count` others and is named to as many in the mean, but the last that came to nobody.
         """
-        record = self.members[node]
-        quiet, record.entered = record.entered == self._entered, self._entered
-        missing = min(count + count // 2, len(self._usual) - 1) - record.degree
-        return self.hand_out(node, missing) if quiet and missing > 0 else None
+        missing = min(2 * count, len(self._usual) - 1) - self.members[node].degree
+        return self.hand_out(node, missing) if missing > 0 else None
 
     def introduction(self, others: Iterable[NodeId]) -> Swarm:
         """A delta that changes nothing but names members to dial."""

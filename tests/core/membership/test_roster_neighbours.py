@@ -107,20 +107,9 @@ def neighbourhoods(size: int, count: int, rounds: int) -> list[int]:
 
 def test_the_last_to_come_have_as_many_neighbours_as_the_first() -> None:
     assert min(neighbourhoods(200, 24, rounds=0)) == 24
-    found = neighbourhoods(200, 24, rounds=2)
-    assert min(found) >= 30, "few of 36 are named twice"
+    found = neighbourhoods(200, 24, rounds=1)
+    assert min(found) > 36
     assert neighbourhoods(200, 24, rounds=5) == found
-
-
-def test_while_nodes_come_one_by_one_nobody_is_named_more() -> None:
-    """Each is the last one for a while, and those that come later are told of it."""
-    roster = Roster("ab" * 32, 1, 1)
-    for node in range(100):
-        roster.enter(Member(node, "h:1"))
-        roster.hand_out(node, 24)
-        for other in range(node + 1):
-            assert roster.even_out(other, 24) is None
-    assert roster.even_out(99, 24) is not None
 
 
 @given(st.integers(1, 60), st.integers(1, 24))
@@ -131,9 +120,8 @@ def test_in_a_small_swarm_everybody_is_named_once(size: int, count: int) -> None
         roster.hand_out(node, count)
     if size <= count + 1:
         assert all(roster.even_out(node, count) is None for node in range(size))
-    for _ in range(2):
-        for node in range(size):
-            roster.even_out(node, count)
+    for node in range(size):
+        roster.even_out(node, count)
     assert all(roster.even_out(node, count) is None for node in range(size))
 
 
