@@ -92,10 +92,6 @@ class SwarmTracker:
                 self.lost_runs.suspect(now)
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
-        elif not said.complete and (
-            more := roster.even_out(node, self._context.members.neighbours)
-        ):
-            self._send(node, more)
 
     def on_message(self, node: NodeId, said: m.LeaseReport | m.Stuck | m.Blame, now: float) -> None:
         """A node said something of this model; it counts for nothing if it isn't a member."""

@@ -138,14 +138,6 @@ class Roster:
         record.degree += len(chosen)
         return self.introduction(chosen) if chosen else None
 
-    def even_out(self, node: NodeId, count: int) -> Swarm | None:
-        """Further neighbours for a member that has fewer than others, with their addresses; None if it has enough.
-
-        Each node is named `count` others and is named to as many in the mean, but the last that came to nobody.
-        """
-        missing = min(2 * count, len(self._usual) - 1) - self.members[node].degree
-        return self.hand_out(node, missing) if missing > 0 else None
-
     def introduction(self, others: Iterable[NodeId]) -> Swarm:
         """A delta that changes nothing but names members to dial."""
         chosen = tuple(others)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from p2pcache.core import bitset
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.protocol.messages import Member, Swarm
+from p2pcache.core.protocol.messages import Member
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
@@ -85,44 +85,6 @@ def test_no_node_is_the_neighbour_of_all() -> None:
         for other in others:
             degree[other] += 1
     assert max(degree.values()) < 4 * 48  # the mean is 48
-
-
-def neighbourhoods(size: int, count: int, rounds: int) -> list[int]:
-    """How many neighbours each node has that entered, one after the other, and was named more so many times."""
-    roster, links = Roster("ab" * 32, 1, 1), [set[int]() for _ in range(size)]
-
-    def meet(node: int, told: Swarm | None) -> None:
-        for other in told.neighbours if told is not None else ():
-            links[node].add(other)
-            links[other].add(node)
-
-    for node in range(size):
-        roster.enter(Member(node, "h:1"))
-        meet(node, roster.hand_out(node, count))
-    for _ in range(rounds):
-        for node in range(size):
-            meet(node, roster.even_out(node, count))
-    return [len(others) for others in links]
-
-
-def test_the_last_to_come_have_as_many_neighbours_as_the_first() -> None:
-    assert min(neighbourhoods(200, 24, rounds=0)) == 24
-    found = neighbourhoods(200, 24, rounds=1)
-    assert min(found) > 36
-    assert neighbourhoods(200, 24, rounds=5) == found
-
-
-@given(st.integers(1, 60), st.integers(1, 24))
-def test_in_a_small_swarm_everybody_is_named_once(size: int, count: int) -> None:
-    roster = Roster("ab" * 32, 1, 1)
-    for node in range(size):
-        roster.enter(Member(node, "h:1"))
-        roster.hand_out(node, count)
-    if size <= count + 1:
-        assert all(roster.even_out(node, count) is None for node in range(size))
-    for node in range(size):
-        roster.even_out(node, count)
-    assert all(roster.even_out(node, count) is None for node in range(size))
 
 
 def entered(count: int, run_count: int, parts: dict[int, int], racks: int = 1) -> Roster:
