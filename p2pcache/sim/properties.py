@@ -124,10 +124,9 @@ def alpha_bound(run: Run) -> float:
     """
     storm, cluster = run.storm, run.cluster
     copies = 1 + (storm.partition is not None) + (storm.hidden > 0) + 2 * _mostly_hidden(storm)
-    if storm.hidden and _brought(run) < storm.rate:
-        copies += (
-            storm.hidden
-        )  # they wait in vain for sources that bring less than one of their links, and read
+    # They wait in vain for sources whose links together are narrower than one of theirs, and read.
+    if storm.hidden and sum(node.up.rate for node in _sources(run)) < storm.rate:
+        copies += storm.hidden
     lost: float = cluster.lost_runs + _CROSSED
     lost += round((storm.slow + storm.slow_disk) * storm.nodes)  # each may lose a lease it sits on
     if storm.no_tracker_after is not None or storm.tracker_restart is not None:
