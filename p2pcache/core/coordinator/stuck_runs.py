@@ -100,5 +100,6 @@ class StuckRuns:
             elif not record.have >> run & 1:
                 book.regrant(1 << run, now)
         if found:
-            record.told |= found.keys()
+            if record.introduced_at == now:  # those named later have less time to help
+                record.told |= frozenset(found)
             self._out.append(Send(record.node, self._roster.introduction(found)))

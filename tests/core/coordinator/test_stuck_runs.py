@@ -127,6 +127,26 @@ def test_a_member_complains_of_those_it_was_sent_to_and_not_of_a_newcomer() -> N
     assert [members[node].void for node in (1, 4)] == [True, False]
 
 
+def test_a_member_does_not_complain_of_a_holder_that_it_was_named_a_moment_ago() -> None:
+    """It counted from the first holder on: one named at 3.9 s was called unreachable at 4.1 s."""
+    world = World()
+    for node in (1, 2, 3, 4):
+        world.join(node, credit=8 * (node == 1))
+    run = world.granted(1)[0]
+    world.done(1, run)
+    for node in (2, 3):
+        world.say(node, m.LeaseReport(X, EPOCH, credit=1))
+        world.say(node, m.Stuck(X, (run,)))
+    world.wait(3.9, alive=(1, 2, 3, 4))
+    world.done(4, run)
+    for wait_s in (0.2, 0.0):
+        for node in (2, 3):
+            world.say(node, m.Stuck(X, (run,)))
+        world.wait(wait_s, alive=(1, 2, 3, 4))
+    members = world.tracking.swarms[X].roster.members
+    assert [members[node].void for node in (1, 4)] == [True, False]
+
+
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:
     world = World()
     for node in (1, 2):
