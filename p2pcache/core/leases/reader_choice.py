@@ -74,7 +74,10 @@ class ReaderChoice:
         others = (
             one
             for one in readers.working.values()
-            if one is not slow and readers.may_read(one, run)
+            if one is not slow
+            and readers.may_read(one, run)
+            # A run waits for a quick reader without room, and not for one that is as slow as the loser.
+            and (one.pace is Pace.USUAL or len(one.runs) < one.credit)
         )
         return any(stands_aside(one) <= stands_aside(slow) for one in others)
 
