@@ -13,9 +13,8 @@ SWARM_BYTES = 20_000
 NAMED_BYTES = 100  # of a tracker's memory for one node that a swarm awaits after a restart
 
 # -- a tracker that stood still --
-HOLD_S = (
-    0.5  # pause before it grants again: agents that went on without it first say what they read
-)
+# Pause before it grants again: agents that went on without it first say what they read.
+HOLD_S = 0.5
 
 # -- the list of all nodes --
 MOST_LISTED = 100  # nodes of a cluster that gets the list: it costs ten thousand messages when all of them come
@@ -34,9 +33,8 @@ STOP_S = 30.0  # without leases: pods that restart would read the wrong bytes fo
 CROSSING_S = 45.0  # until a turn ends that isn't renewed: nodes renew it four times as often
 
 # -- which tracker is active --
-TENURE_S = (
-    10.0  # a tenure without renewal; no longer than agents need to notice that a tracker is silent
-)
+# A tenure without renewal; no longer than agents need to notice that a tracker is silent.
+TENURE_S = 10.0
 # Of a tenure: between a standby's reads, and after a call that failed. A holder stops so much early, as the rates of
 # clocks may differ by a tenth, and renews after three: with calls of two seconds that fail at 3, 6 and 9 s.
 PAUSE = 0.1

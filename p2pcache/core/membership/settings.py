@@ -8,9 +8,8 @@ MOST_NODES = 20_000
 WITNESSES = 2
 
 # -- the list of members --
-FLUSH_S = (
-    0.25  # between two changes of a swarm's list, at least: a cluster may have many small swarms
-)
+# Between two changes of a swarm's list, at least: a cluster may have many small swarms.
+FLUSH_S = 0.25
 FLUSH_S_PER_MEMBER = 0.0005  # in large swarms: a change costs 68 us for each receiver
 
 # -- neighbours --
@@ -21,9 +20,8 @@ MOST_HOLDERS = 256  # of parts, beside them: each is one connection more while a
 # -- reachability --
 # Dials a second: a sixth of the tracker's core, while ten thousand nodes announce themselves. Some 600 are under way.
 RATE = 500.0
-BURST_S = (
-    0.125  # dials of so many seconds may begin at once after a pause: the loop's timers come late
-)
+# Dials of so many seconds may begin at once after a pause: the loop's timers come late.
+BURST_S = 0.125
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
 # Between two dials of one node, whatever it announces. After a failed dial the pause doubles each time, up to eleven
 # minutes: somebody may open the port.
