@@ -101,7 +101,7 @@ class LeaseBook:
         for run in bitset.members(fresh & self.leased):
             lease = self.leases[run]
             if lease.node == node:
-                in_flight = len(self.leases)
+                in_flight = self._under_way(now)
                 self._read_at = now
                 self._end(run, now, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
@@ -183,7 +183,7 @@ class LeaseBook:
         if lease is None or lease.node == member.node:
             return None
         # Reads that share the way are slow together, and none of them is taken back for it.
-        crowd_s = self.readers.concurrency.crowd_s(len(self.leases))
+        crowd_s = self.readers.concurrency.crowd_s(self._under_way(now))
         ended_s, usual_s = now - self._read_at, self.readers.times.usual_s(crowd_s)
         others_end = ended_s < usual_s and bool(member.wanted & self.free)
         if others_end and not self._urgent >> run & 1:
