@@ -278,7 +278,7 @@ class LeaseBook:
 
         Storage may have fallen silent, so no more count than readers may be slow at once.
         """
-        most = max(1, int(self.readers.times.rule.max_share * len(self.readers.working)))
+        most = int(self.readers.times.rule.max_share * len(self.readers.working))
         ends = [
             one.since + self._patience_s for one in islice(self.leases.values(), most)
         ]  # sorted
