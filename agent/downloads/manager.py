@@ -353,11 +353,8 @@ class DownloadManager:
 
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
-            if generation >= self._context.store.generation_seen(ref):
-                with contextlib.suppress(
-                    NoSpace
-                ):  # the model is published under `ref` all the same
-                    swarm.store.publish(ref, generation)
+            with contextlib.suppress(NoSpace):  # the model is published under `ref` all the same
+                self._context.store.publish(swarm.store, ref, generation, back=False)
 
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
         """Publish some files whose chunks are here; return their path below the models directory."""

@@ -88,3 +88,20 @@ async def test_a_tag_that_moved_meanwhile_stays_where_it_went(
         assert (models / "team/m/v1/w.bin").read_bytes() == b"new"
         assert app.context.store.generation_seen(Ref.parse(REF)) == 2
         assert (await pull(app, REF))["digest"] == new["digest"]
+
+
+async def test_a_name_that_others_asked_for_stays_where_a_newer_pull_set_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked at first and set then: what a newer pull set in between was taken back."""
+    origin, ref = tmp_path / "origin", Ref.parse(REF)
+    push(origin, make_model(tmp_path / "old", {"w.bin": b"old"}), REF)
+    async with agent(tmp_path, origin=origin.as_uri()) as app, asyncio.timeout(60):
+        old = await pull(app, REF)
+        push(origin, make_model(tmp_path / "new", {"w.bin": b"new"}), REF)
+        new = await pull(app, REF)
+        store = app.context.store
+        monkeypatch.setattr(store, "generation_seen", lambda _: 1)  # read before the newer pull
+        app.downloads._publish_names(app.downloads.swarms[old["digest"]], {ref: 1})
+        assert store.tag_of(ref) == (new["digest"], 2)
+        assert (tmp_path / "a/models/team/m/v1/w.bin").read_bytes() == b"new"
