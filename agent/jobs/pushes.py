@@ -149,9 +149,7 @@ class Pushes:
                     await pools.STEPS.run(_prove_group, swarm.store, group, data)
             if await body.part(1):
                 raise UsageError("the body is longer than the blob")
-        fresh = await pools.WORK.run(
-            lambda: bitset.of({layout.run_of(chunk) for chunk in blob.chunks})
-        )
+        fresh = await pools.WORK.run(lambda: bitset.of(set(map(layout.run_of, blob.chunks))))
         swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
@@ -244,27 +242,29 @@ class Pushes:
     async def _upload(
         self, push: "Push", upload: Callable[[ModelStore, Ref], PushResult], store: ModelStore, ref: Ref
     ) -> None:  # fmt: skip
-        began = time.monotonic()
+        began, home = time.monotonic(), self._context.store
         store.pin()
         with self._downloads.pushing(store.digest):
             try:
                 await self._need_signature(ref, store.digest)
+                # If it is higher than what the push writes, storage was restored; else another push was later.
+                seen = await pools.STEPS.run(home.generation_seen, ref)
                 result = await pools.WORK.run(upload, store, ref)
-                await pools.WORK.run(store.publish, ref, result.generation)
+                number = result.generation
+                await pools.WORK.run(home.publish, store, ref, number, back=number <= seen)
                 self._downloads.on_sent(store.digest, last=True)
-                self._downloads.swarms[store.digest].show_as(self._context.store.written(ref))
-                link = self._context.link
-                if link is not None:
-                    with contextlib.suppress(P2PCacheError):  # the push is done all the same
+                self._downloads.swarms[store.digest].show_as(home.written(ref))
+                if (link := self._context.link) is not None:
+                    try:
                         await link.ask("moved", ref.short, timeout_s=MOVED_S)
+                    except P2PCacheError as error:  # the push is done all the same
+                        log.info("%s: the tracker wasn't told that it moved: %s", ref.short, error)
             except P2PCacheError as error:
                 push.fail(error)
                 if not error.retryable:  # else it is likely to be tried again soon
                     self._downloads.on_sent(store.digest, last=True)
             else:
-                log.info(
-                    "pushed %s blake3:%s generation %d", ref.short, store.digest, result.generation
-                )
+                log.info("pushed %s blake3:%s generation %d", ref.short, store.digest, number)
                 push.ended.set_result(result)
             finally:
                 store.unpin()

@@ -12,6 +12,7 @@ import pytest
 from loadtest.kit.cluster import free_ports
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads import manager
+from p2pcache.agent.jobs import pushes
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
@@ -19,6 +20,7 @@ from p2pcache.errors import OverQuota, Unreachable
 from p2pcache.ids import Ref
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import Retrying
+from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.kit import agent, client, events, make_model, pull, push
 from tests.certs import Authority
 from tests.io.models.store_kit import Model
@@ -124,9 +126,10 @@ async def test_the_first_pull_after_a_push_reads_from_the_pusher(tmp_path: Path)
 
 
 async def test_a_push_that_is_done_is_no_failure_of_a_tracker_that_is_lost_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The tag had moved, the command ended with 8, and the history called the push a failure."""
+    caplog.set_level("INFO")
     layout = push_layout(tmp_path)
     (tmp_path / "origin").mkdir()
     async with (
@@ -139,12 +142,57 @@ async def test_a_push_that_is_done_is_no_failure_of_a_tracker_that_is_lost_then(
 
         async def lost(what: str, *more: Any, **named: Any) -> Any:
             if what == "moved":
+                assert named == {"timeout_s": pushes.MOVED_S}
                 raise Unreachable("lost the tracker")
             return await ask(what, *more, **named)
 
         monkeypatch.setattr(link, "ask", lost)
         done = await push_through(app, layout)
         assert (done["event"], done.get("generation")) == ("done", 1)
+        assert "m:latest: the tracker wasn't told that it moved: lost the tracker" in caplog.text
+
+
+async def test_the_slower_of_two_pushes_takes_no_tag_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's tag went back to the older model, with which pulls without storage then began."""
+    origin, ref, inside = tmp_path / "origin", Ref.parse("team/m:v1"), OriginRepo.push
+    written, go = threading.Event(), threading.Event()
+    old, new = (
+        push(
+            origin, make_model(tmp_path / name, {"w.bin": name.encode()}), f"team/{name}:v1"
+        ).digest
+        for name in ("old", "new")
+    )
+
+    def slow(self: OriginRepo, layout: Layout, *more: Any, **named: Any) -> Any:
+        result = inside(self, layout, *more, **named)
+        if layout.digest == old:
+            written.set()
+            assert go.wait(60)
+        return result
+
+    async with agent(tmp_path, "a", origin=origin.as_uri()) as app, asyncio.timeout(60):
+        for name in ("old", "new"):
+            assert (await pull(app, f"team/{name}:v1"))["event"] == "done"
+        monkeypatch.setattr(OriginRepo, "push", slow)
+        first = app.pushes.start(ref, old, force=False, repair=False)
+        await asyncio.to_thread(written.wait, 60)
+        second = app.pushes.start(ref, new, force=False, repair=False)
+        assert (await second.ended).generation == 2
+        go.set()
+        assert (await first.ended).generation == 1
+        assert app.context.store.tag_of(ref) == (new, 2)
+
+
+async def test_a_push_after_storage_was_restored_takes_the_tag_back(tmp_path: Path) -> None:
+    layout, origin = push_layout(tmp_path), tmp_path / "origin"
+    origin.mkdir()
+    async with agent(tmp_path, "a", origin=origin.as_uri()) as app:
+        assert (await push_through(app, layout))["generation"] == 1
+        app.downloads.swarms[layout.digest].store.publish(Ref.parse("m"), 5)  # what is lost then
+        assert (await push_through(app, layout, force=True))["generation"] < 5
+        assert app.context.store.tag_of(Ref.parse("m")) != (layout.digest, 5)
 
 
 async def test_a_repair_uploads_what_the_origin_seems_to_have(tmp_path: Path) -> None:
