@@ -10,6 +10,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
+from p2pcache.core import backoff
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Cancelled, Conflict, P2PCacheError, TimedOut, Unreachable
@@ -22,7 +23,10 @@ log = logging.getLogger(__name__)
 
 FILE = "warms.json"
 MAX_WARMS = 64  # at once: about as many models as a large disk holds
-AGAIN_S = 15.0  # between two tries: storage and tracker may start later than this node, or be away
+AGAIN_S = (
+    15.0  # before a second try: storage and tracker may start later than this node, or be away
+)
+LAST_AGAIN_S = 300.0  # before a later one: an outage of hours isn't to fill the log and the history
 ASK_S = 110.0  # longer than the tracker may need for the manifest and for its rounds of questions to nodes
 
 
@@ -59,6 +63,7 @@ class Warms:
         # By digest, and the ref to publish it under.
         self._running: dict[tuple[str, Ref], _Warm] = {}
         self._beginning = 0
+        self._waiting: set[Ref] = set()  # for the end of an outage; they keep their places
 
     async def start(self, ref: Ref) -> Warmed:
         """Fetch a model behind all pulls; returns as soon as its space is set aside.
@@ -70,8 +75,12 @@ class Warms:
             Conflict: too many are under way.
             P2PCacheError: as `Pulls.begin_download`.
         """
-        if len(self._running) + self._beginning >= MAX_WARMS:
+        if len(self._running) + self._beginning + len(self._waiting - {ref}) >= MAX_WARMS:
             raise Conflict(f"{MAX_WARMS} models are being warmed here already; try again later")
+        return await self._begin(ref, failures=0)
+
+    async def _begin(self, ref: Ref, *, failures: int) -> Warmed:
+        """`start`, after so many failures in a row; it has a place."""
         self._beginning += 1
         try:
             before = set(self._downloads.running)
@@ -83,14 +92,14 @@ class Warms:
                 await self._downloads.publish_model(download, ref, resolved.generation)
             elif (digest, ref) not in self._running:
                 warm = self._running[digest, ref] = _Warm(download)
-                work = self._follow(warm, ref, resolved.generation)
+                work = self._follow(warm, ref, resolved.generation, failures)
                 self._context.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
             self._beginning -= 1
         state = "had" if had else "getting" if digest in before else "started"
         return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
 
-    async def _follow(self, warm: "_Warm", ref: Ref, generation: int) -> None:
+    async def _follow(self, warm: "_Warm", ref: Ref, generation: int, failures: int) -> None:
         """Be a client of the download, so that it isn't abandoned; then publish the model.
 
         What an outage ends is begun anew.
@@ -107,31 +116,45 @@ class Warms:
             log.info("warmed %s", ref.short)
         except P2PCacheError as error:
             log.warning("warming %s: %s", ref.short, error)
-            again = error.retryable
+            again = _passes(error)
         finally:
             del self._running[download.swarm.digest, ref]
             warm.over.set()
             if not (again or self._stopping):
                 await pools.STEPS.run(self._book.forget, ref)
-        if again and not self._stopping:
-            await asyncio.sleep(AGAIN_S)
-            await self._again(ref)
+        if again and not self._stopping and ref not in self._waiting:
+            moved = download.swarm.bytes_done > download.bytes_before
+            failures = 0 if moved else failures
+            await self._pause(ref, failures)
+            await self._again(ref, failures + 1)
 
     def resume(self) -> None:
         """Go on with warms that this agent hadn't finished when it stopped."""
         for ref in self._book.refs()[:MAX_WARMS]:
             self._context.tasks.spawn_contained(self._again(ref), name=f"warm-again-{ref.name}")
 
-    async def _again(self, ref: Ref) -> None:
+    async def _pause(self, ref: Ref, failures: int) -> None:
+        pause_s = backoff.pause_s(AGAIN_S, LAST_AGAIN_S, failures)
+        self._waiting.add(ref)
+        try:
+            await asyncio.sleep(pause_s * self._context.rng.uniform(0.8, 1.0))  # not all at once
+        finally:
+            self._waiting.discard(ref)
+
+    async def _again(self, ref: Ref, failures: int = 0) -> None:
+        said = ""
         while ref in self._book.refs():
             try:
-                warmed = await self.start(ref)
+                warmed = await self._begin(ref, failures=failures)
             except P2PCacheError as error:
-                if not (error.retryable or isinstance(error, TimedOut)):
+                if not _passes(error):
                     log.warning("warming %s doesn't go on: %s", ref.short, error)
                     break
-                log.info("warming %s goes on when that has ended: %s", ref.short, error)
-                await asyncio.sleep(AGAIN_S)
+                level = logging.DEBUG if str(error) == said else logging.INFO
+                log.log(level, "warming %s goes on when that has ended: %s", ref.short, error)
+                said = str(error)
+                await self._pause(ref, failures)
+                failures += 1
             else:
                 log.info("warming %s goes on", ref.short)
                 if warmed.state == "had":
@@ -149,6 +172,7 @@ class Warms:
             r for r in self._book.refs() if r.tag_key == ref.tag_key and r.digest == ref.digest
         ]
         for each in noted:
+            self._waiting.discard(each)
             await pools.STEPS.run(self._book.forget, each)
         return bool(noted)
 
@@ -208,3 +232,8 @@ class Warms:
         except P2PCacheError as error:
             said = m.Warmed(asked.id, code=error.exit_code, message=str(error)[:500])
         link.send(said)
+
+
+def _passes(error: P2PCacheError) -> bool:
+    """Whether a warm goes on after it: an outage that ends by itself."""
+    return error.retryable or isinstance(error, TimedOut)

@@ -10,9 +10,10 @@ import pytest
 
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.jobs import warms
+from p2pcache.core import backoff
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.core.upload.priority import Priority
-from p2pcache.errors import OriginUnavailable
+from p2pcache.errors import OriginUnavailable, TimedOut
 from p2pcache.ids import Ref
 from p2pcache.io.notes.pending_warms import PendingWarms
 from p2pcache.io.origins.repo import OriginRepo
@@ -256,6 +257,50 @@ async def test_an_outage_of_storage_ends_no_warm(
         monkeypatch.setattr(OriginRepo, "get_tag", get_tag)
         await until(lambda: not PendingWarms(book).refs())
         assert await refs(app) == [REF]
+
+
+async def test_a_warm_that_waits_for_an_outage_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one took it; then the first was refused and forgotten."""
+    monkeypatch.setattr(warms, "AGAIN_S", 0.3)
+    monkeypatch.setattr(warms, "MAX_WARMS", 1)
+    for name in ("m", "one"):
+        model(tmp_path, name)
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await warm(app)
+        await until(app.warms._book.refs)
+        running(app, "m").fail(TimedOut("the disk hangs"))
+        await until(lambda: app.warms._waiting)
+        assert (await warm(app, "team/one:v1"))["code"] == 10
+        assert (await warm(app))["state"] == "started", "it may be asked for again"
+        running(app, "m").fail(OriginUnavailable("503 SlowDown"))
+        reads.let_go.set()
+        await until(lambda: not app.warms._book.refs())
+        assert await refs(app) == [REF]
+        assert (await warm(app, "team/one:v1"))["state"] == "started"
+
+
+async def test_the_tries_of_a_warm_become_rare_and_their_place_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model(tmp_path)
+    pauses, pause_s = list[float](), backoff.pause_s
+
+    def noted(first_s: float, most_s: float, failures: int) -> float:
+        pauses.append(pause_s(first_s, most_s, failures))
+        return 0.01 if len(pauses) < 7 else 60
+
+    async with agent(tmp_path) as app:  # it has no storage
+        app.warms._book.remember(Ref.parse(REF))
+        monkeypatch.setattr(backoff, "pause_s", noted)
+        app.warms.resume()
+        await until(lambda: len(pauses) == 7)
+        assert pauses == [15, 30, 60, 120, 240, 300, 300]
+        await until(lambda: app.warms._waiting)
+        await app.warms.forget_pending(Ref.parse(REF))
+        assert not app.warms._waiting
 
 
 async def test_a_client_that_leaves_while_the_disk_is_slow_leaves_a_warm_that_ends(
