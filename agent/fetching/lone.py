@@ -73,9 +73,12 @@ class LoneAgent:
                 await pools.STEPS.run(self._fetching.far_sites.start)
                 await self._opener.use(context.settings.origin)
                 self._fetching.start()
-                yield
-                for download in self._fetching.downloads.running.values():
-                    download.fail(Cancelled("its command ended before it; pull again: it resumes"))
+                try:
+                    yield
+                finally:
+                    for download in list(self._fetching.downloads.running.values()):
+                        why = "its command ended before it; pull again: it resumes"
+                        download.fail(Cancelled(why))
                 await self._fetching.stop()
         finally:
             self._fetching.journal.close()

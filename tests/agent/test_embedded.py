@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import psutil
@@ -18,6 +19,7 @@ import pytest
 from loadtest.kit.daemons import wait_until
 from p2pcache.agent import embedded
 from p2pcache.agent.embedded import run_embedded, run_lone
+from p2pcache.agent.fetching.lone import LoneAgent
 from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.errors import Lost, NotFound, P2PCacheError
@@ -87,6 +89,21 @@ def test_an_interrupted_command_is_no_failure_in_the_history(settings: AgentSett
     store = Store.open(Path(settings.cache_dir))
     (row,) = store.history(10)
     store.close()
+    assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
+
+
+async def test_a_command_that_is_cancelled_is_no_failure_in_the_history(
+    settings: AgentSettings,
+) -> None:
+    slow = msgspec.structs.replace(settings, origin_bytes_per_s=1_000_000)
+    agent: Any = LoneAgent(slow)
+    with pytest.raises(asyncio.CancelledError):  # noqa: PT012
+        async with agent.running(), contextlib.aclosing(agent.pull_events(REF, **OPTIONS)) as told:
+            async for event in told:
+                if event["event"] == "progress":
+                    raise asyncio.CancelledError
+    with contextlib.closing(Store.open(Path(settings.cache_dir))) as store:
+        (row,) = store.history(10)
     assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
 
 
