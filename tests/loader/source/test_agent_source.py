@@ -205,6 +205,7 @@ def test_a_tag_that_moved_while_the_agent_was_away_changes_no_load(tmp_path: Pat
                     push(origin, tmp_path / "other", REF)
                     agent.start(wait=False)
         assert found == bodies
+        assert "attached again to an agent that was lost" in stream.report.source.notes
     finally:
         agent.stop()
 
