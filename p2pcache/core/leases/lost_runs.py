@@ -7,7 +7,7 @@ say so yet. Before lost runs are read again, all members are polled.
 from math import inf
 
 from p2pcache.core.leases.lease_book import LeaseBook
-from p2pcache.core.leases.settings import SEARCH_S_PER_MEMBER
+from p2pcache.core.leases.settings import BATCH_S, SEARCH_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
 
@@ -35,7 +35,7 @@ class LostRuns:
     def suspect(self, now: float) -> None:
         """A holder left or is unreachable, or a lease ended unclear: search whether every done run has a holder."""
         if not self._polling:  # else the answers lead to a search
-            self.due = min(self.due, max(now, self._free_at))
+            self.due = min(self.due, max(now + BATCH_S, self._free_at))
 
     def on_answer(self, node: NodeId) -> None:
         """A member said what it has, or is gone."""

@@ -32,5 +32,7 @@ FIRST_REST_S = 0.5  # after a failed read; doubled with each failure in a row
 LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attempts
 
 # -- lost runs --
+# Until a search begins: a node that lets go of runs says so in several messages, and nobody is to read them meanwhile.
+BATCH_S = 0.05
 # Between two searches: each looks at all members, and may cost an answer of each, a thousand a second at most.
 SEARCH_S_PER_MEMBER = 0.001
