@@ -336,14 +336,14 @@ class DownloadManager:
             Conflict: it was removed meanwhile.
             P2PCacheError: the disk refused.
         """
-        swarm, store = download.swarm, self._context.store
+        swarm = download.swarm
         seen = None if ref.digest is not None else generation  # a digest has no generation
         async with self._using(swarm, ref):
             try:
                 if not download.noted:
                     await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
-                path = await pools.PULLS.run(store.publish, swarm.store, ref, seen, back=force)
+                path = await pools.PULLS.run(swarm.store.publish, ref, seen, back=force)
                 names = self.asked_tags.pop(swarm.digest, {})
                 await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
@@ -354,7 +354,7 @@ class DownloadManager:
     def _publish_names(self, swarm: SwarmDriver, names: dict[Ref, int]) -> None:
         for ref, generation in names.items():
             with contextlib.suppress(NoSpace):  # the model is published under `ref` all the same
-                self._context.store.publish(swarm.store, ref, generation, back=False)
+                swarm.store.publish(ref, generation, back=False)
 
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
         """Publish some files whose chunks are here; return their path below the models directory."""

@@ -251,7 +251,7 @@ class Pushes:
                 seen = await pools.STEPS.run(home.generation_seen, ref)
                 result = await pools.WORK.run(upload, store, ref)
                 number = result.generation
-                await pools.WORK.run(home.publish, store, ref, number, back=number <= seen)
+                await pools.WORK.run(store.publish, ref, number, back=number <= seen)
                 self._downloads.on_sent(store.digest, last=True)
                 self._downloads.swarms[store.digest].show_as(home.written(ref))
                 if (link := self._context.link) is not None:

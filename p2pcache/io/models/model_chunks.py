@@ -292,8 +292,8 @@ class ModelStore:
         if shown is not None:
             shown.discard()
 
-    def publish(self, ref: Ref | None = None, generation: int | None = None) -> str:
-        """Make the whole model's tree appear, and its tag when there's a generation.
+    def publish(self, ref: Ref | None = None, generation: int | None = None, *, back: bool = True) -> str:  # fmt: skip
+        """Make the whole model's tree appear, and its tag if there's a generation: `back` from a higher one, too.
 
         Returns:
             The tree's path relative to the models directory ("" without a ref).
@@ -301,7 +301,7 @@ class ModelStore:
         Raises:
             P2PCacheError: a chunk is missing, or the disk refused.
         """
-        return self._home.publish(self, ref, generation, back=True)
+        return self._home.publish(self, ref, generation, back=back)
 
     # -- checking --------------------------------------------------------------------------------
 

@@ -271,10 +271,7 @@ class Store:
     def publish(
         self, model: ModelStore, ref: Ref | None, generation: int | None, *, back: bool
     ) -> str:
-        """See `ModelStore.publish`. An evicted model that had the tag and has no other name is forgotten.
-
-        Not `back`: a tag that has been set to a higher generation meanwhile stays as it is.
-        """
+        """See `ModelStore.publish`. An evicted model that had the tag and has no other name is forgotten."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"models in {self.root}"):
             before = None if ref is None else self.tag_of(ref)
             path = self._publisher.publish(model, ref, generation, back=back)
