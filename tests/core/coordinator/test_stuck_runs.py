@@ -109,8 +109,8 @@ def test_a_node_that_nobody_reaches_reads_no_more_and_all_that_it_has_is_read_ag
     assert not reach.lost, "somebody may have mended it"
 
 
-def test_a_member_complains_of_those_it_was_sent_to_and_not_of_a_newcomer() -> None:
-    """Of twelve nodes two can be dialled. One read the run at last, and was called unreachable in the same moment."""
+def two_stuck_behind_a_holder() -> tuple[World, int]:
+    """Nodes 2 and 3 are stuck without a run that node 1 has; node 4 has nothing. Returns the run."""
     world = World()
     for node in (1, 2, 3, 4):
         world.join(node, credit=8 * (node == 1))
@@ -118,33 +118,38 @@ def test_a_member_complains_of_those_it_was_sent_to_and_not_of_a_newcomer() -> N
     world.done(1, run)
     for node in (2, 3):
         world.say(node, m.LeaseReport(X, EPOCH, credit=1))
-        world.say(node, m.Stuck(X, (run,)))
-    world.wait(4.1, alive=(1, 2, 3, 4))
-    world.done(4, run)
+    both_are_stuck(world, run)
+    return world, run
+
+
+def both_are_stuck(world: World, run: int) -> None:
     for node in (2, 3):
         world.say(node, m.Stuck(X, (run,)))
+
+
+def are_void(world: World, *nodes: int) -> list[bool]:
     members = world.tracking.swarms[X].roster.members
-    assert [members[node].void for node in (1, 4)] == [True, False]
+    return [members[node].void for node in nodes]
+
+
+def test_a_member_complains_of_those_it_was_sent_to_and_not_of_a_newcomer() -> None:
+    """Of twelve nodes two can be dialled. One read the run at last, and was called unreachable in the same moment."""
+    world, run = two_stuck_behind_a_holder()
+    world.wait(4.1, alive=(1, 2, 3, 4))
+    world.done(4, run)
+    both_are_stuck(world, run)
+    assert are_void(world, 1, 4) == [True, False]
 
 
 def test_a_member_does_not_complain_of_a_holder_that_it_was_named_a_moment_ago() -> None:
     """It counted from the first holder on: one named at 3.9 s was called unreachable at 4.1 s."""
-    world = World()
-    for node in (1, 2, 3, 4):
-        world.join(node, credit=8 * (node == 1))
-    run = world.granted(1)[0]
-    world.done(1, run)
-    for node in (2, 3):
-        world.say(node, m.LeaseReport(X, EPOCH, credit=1))
-        world.say(node, m.Stuck(X, (run,)))
+    world, run = two_stuck_behind_a_holder()
     world.wait(3.9, alive=(1, 2, 3, 4))
     world.done(4, run)
-    for wait_s in (0.2, 0.0):
-        for node in (2, 3):
-            world.say(node, m.Stuck(X, (run,)))
-        world.wait(wait_s, alive=(1, 2, 3, 4))
-    members = world.tracking.swarms[X].roster.members
-    assert [members[node].void for node in (1, 4)] == [True, False]
+    both_are_stuck(world, run)
+    world.wait(0.2, alive=(1, 2, 3, 4))
+    both_are_stuck(world, run)
+    assert are_void(world, 1, 4) == [True, False]
 
 
 def test_stuck_before_any_read_ended_moves_no_lease() -> None:
