@@ -209,20 +209,14 @@ def _usual_pause(run: Run) -> float:
     if storm.parts:  # storage gives one part after the other
         usual_s = max(usual_s, storm.scale_s)
     if storm.hidden:  # sources bring it to all hidden nodes
-        usual_s = max(
-            usual_s, storm.hidden * storm.runs * storm.run_bytes / (_brought(run) or slowest)
-        )
+        brought = sum(min(node.up.rate, storm.origin_rate) for node in _sources(run))
+        usual_s = max(usual_s, storm.hidden * storm.runs * storm.run_bytes / (brought or slowest))
     return usual_s
 
 
 def _sources(run: Run) -> list[SimNode]:
     """The nodes that others get at, at the end."""
     return [node for node in run.cluster.nodes.values() if node.is_source]
-
-
-def _brought(run: Run) -> float:
-    """Bytes a second that sources bring to nodes that nobody can dial."""
-    return sum(min(node.up.rate, run.storm.origin_rate) for node in _sources(run))
 
 
 def _could_have_ended(run: Run) -> bool:

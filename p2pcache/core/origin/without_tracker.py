@@ -209,8 +209,6 @@ class WithoutTracker:
         if len(self.owners.live) <= 1:
             return 0.0  # no other owner's runs can reach this node
         pace_s = self._pace.estimated_s(now)
-        return (
-            PATIENCE_RATIO
-            * reads
-            * (min(pace_s, self._read_times.median) if self._read_times else pace_s)
-        )
+        if self._read_times:
+            pace_s = min(pace_s, self._read_times.median)
+        return PATIENCE_RATIO * reads * pace_s
