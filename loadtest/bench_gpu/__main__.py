@@ -199,7 +199,7 @@ class Bench:
     ) -> Json:
         row = {
             "section": section, "name": name, "seconds": [round(s, 3) for s in seconds],
-            "gb_per_s": round(self.size / GB / statistics.median(seconds), 2),
+            "gb_per_s": float(f"{self.size / GB / statistics.median(seconds):.3g}"),
         }  # fmt: skip
         if ceilings:
             ratios = [c / s for c, s in zip(ceilings, seconds, strict=True)]

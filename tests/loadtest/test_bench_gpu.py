@@ -70,6 +70,11 @@ def test_warm_and_cold(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out.count("\n") == len(rows) + 2
 
 
+def test_the_rate_of_a_small_model_is_not_rounded_to_nothing(bench: Bench) -> None:
+    bench.size = 1_234_567
+    assert bench._row("swarm", "pull alone", [1.0])["gb_per_s"] == 0.00123
+
+
 def test_every_ring_and_the_arena(bench: Bench) -> None:
     rows = bench.rings()
     assert len(rows) == 2 + 4 + 3 * 3 * 2  # ceilings, readers, rings
