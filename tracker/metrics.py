@@ -114,7 +114,7 @@ class TrackerMetrics(Collector):
             ("leases_in_flight", "Runs that are read from the origin now.",
              sum(len(swarm.book.leases) for swarm in swarms)),
             ("swarms_stopped", "Models whose origin bytes are wrong.",
-             sum(swarm.book.stopped is not None for swarm in swarms)),
+             sum(swarm.doubts.stop is not None for swarm in swarms)),
             ("shunned_members", "Members caught sending wrong bytes, per model.",
              sum(len(swarm.banned) for swarm in swarms)),
             ("unreached_members", "Members that can't be dialled, or couldn't be fetched from lately.",
@@ -165,7 +165,7 @@ class TrackerMetrics(Collector):
             gauges["members"].add_metric(key, len(swarm.roster.members))
             gauges["complete_members"].add_metric(key, len(swarm.roster.complete))
             gauges["wanting_members"].add_metric(key, len(swarm.book.readers.working))
-            gauges["leases_limit"].add_metric(key, swarm.book.at_once)
+            gauges["leases_limit"].add_metric(key, swarm.book.readers.concurrency.limit)
         yield bytes_taken
         yield from gauges.values()
 

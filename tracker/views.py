@@ -84,7 +84,7 @@ class Views:
                 ledger = swarm.ledger
                 rows.append({
                     "digest": digest, "label": ledger.label, "bytes": ledger.total_bytes,
-                    "stopped_at_run": swarm.book.stopped, **self._progress(swarm, node, now),
+                    "stopped_at_run": swarm.doubts.stopped_at_run, **self._progress(swarm, node, now),
                 })  # fmt: skip
             await breaks.after_row()
         row = _node_row(node, record, now, unreached=node in self._tracking.unreached())
@@ -238,7 +238,7 @@ async def _row(swarm: SwarmTracker, now: float, breaks: Breaks) -> dict[str, obj
         "members": len(roster.members), "complete": len(roster.complete),
         "wanting": len(book.readers.working), "runs": book.run_count, "free": book.free.bit_count(),
         "leased": len(book.leases), "done": book.done.bit_count(), "granted": book.granted,
-        "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": book.stopped,
+        "rescues": book.regranted, "polls": swarm.lost_runs.polls, "stopped_at_run": swarm.doubts.stopped_at_run,
         "holding": swarm.barrier.holds(now), "shunned": len(swarm.banned), "pulling": len(ledger.pulls),
         "missing_bytes": round(ledger.total_bytes * missing / max(1, book.run_count)),
         "rate": round(rate), "moved_peers": ledger.moved.peers, "moved_origin": ledger.moved.origin,

@@ -98,7 +98,7 @@ async def crowded() -> AsyncIterator[TrackerApp]:
                     pass
             async with Misreader(601).member(app.address), Misreader(602).member(app.address):
                 async with asyncio.timeout(20):
-                    while app.tracking.swarms[digest_of(STOPPED)].book.stopped is None:
+                    while app.tracking.swarms[digest_of(STOPPED)].doubts.stop is None:
                         await asyncio.sleep(0.05)
                 yield app
 

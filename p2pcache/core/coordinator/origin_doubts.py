@@ -52,6 +52,11 @@ class OriginDoubts:
         self._roster, self._book, self._bearer, self._out = roster, book, bearer, out
         self._stopped_at = 0.0
 
+    @property
+    def stopped_at_run(self) -> RunIndex | None:
+        """The run whose bytes are wrong for all."""
+        return None if self.stop is None else self.stop.run
+
     def on_wrong_reads(self, node: NodeId, runs: RunSet, now: float) -> None:
         """A member read these runs wrong; it is heard only about its own leases."""
         for run in self._book.on_failed(node, runs, now):
@@ -99,7 +104,7 @@ class OriginDoubts:
                 self._out.append(Send(node, self.stop))
                 return 0
             # The origin may have been repaired; two wrong reads more tell if it wasn't.
-            self.stop = self._book.stopped = None
+            self.stop = None
             self.runs.clear()
         if node not in self.odd:
             return credit
@@ -127,7 +132,7 @@ class OriginDoubts:
             self._call_odd(doubt, run, OddReason.OTHERS_READ_IT, f"others read run {run} right")
             doubt.accusers.clear()  # a mended node isn't odd again for what the next one reads
         elif len(bearers) + (doubt.witness is WitnessReport.WRONG) >= WITNESSES:
-            self._book.stopped, self._stopped_at = run, now
+            self._stopped_at = now
             reason = f"run {run} is gone there, or doesn't match the manifest"
             self.stop = m.Stop(self._roster.digest, run, reason)
             for node in doubt.accusers:

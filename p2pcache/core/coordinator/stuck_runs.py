@@ -82,7 +82,7 @@ class StuckRuns:
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
-            self._book.regrant(again, now)
+            self._book.regrant(again)
 
     def _help(self, record: MemberRecord, wanted: RunSet, now: float) -> None:
         """Introduce holders; runs without any are read again, those of readers that are far too slow by others."""
@@ -98,7 +98,7 @@ class StuckRuns:
                 record.introduced |= 1 << run
                 found |= dict.fromkeys(holders)
             elif not record.have >> run & 1:
-                book.regrant(1 << run, now)
+                book.regrant(1 << run)
         if found:
             if record.introduced_at == now:  # those named later have less time to help
                 record.told |= frozenset(found)

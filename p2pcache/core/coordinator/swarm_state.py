@@ -10,7 +10,6 @@ from p2pcache.core.coordinator.origin_doubts import OriginDoubts
 from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
-from p2pcache.core.leases.readers import stands_aside
 from p2pcache.core.leases.startup_barrier import StartupBarrier
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
@@ -56,7 +55,7 @@ class SwarmTracker:
         self.reach = Reachability(self.roster.members, context.dials, self._on_reach, self._bearer)
         self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
-        self.barrier = StartupBarrier(leases.ttl_s, now, remembered, most=MOST_NODES)
+        self.barrier = StartupBarrier(leases.ttl_s, now, remembered)
         self.scheduled = inf  # the wakeup that its owner has noted
         self.stuck_runs = StuckRuns(self.roster, self.book, self.reach, out)
         self.doubts = OriginDoubts(self.roster, self.book, self._bearer, out)
@@ -88,7 +87,7 @@ class SwarmTracker:
         if announced:
             # Only now: before, the runs of its last word would have counted again.
             self.reach.acquit(roster.members[node], now)
-            if self.book.keep_only(node, reading, now):
+            if self.book.keep_only(node, reading):
                 self.lost_runs.suspect(now)
         if entered or (not said.complete and (announced or not has_list)):
             self._welcome(node, said)
@@ -116,7 +115,7 @@ class SwarmTracker:
         self._update_have(record, record.have | done, now, said.flow_s)
         if said.epoch == self._context.epoch:
             self.book.on_failed(node, failed, now)
-            if self.book.on_returned(node, returned, now):
+            if self.book.on_returned(node, returned):
                 self.lost_runs.suspect(now)
         if mismatched:
             self.doubts.on_wrong_reads(node, mismatched, now)
@@ -137,7 +136,7 @@ class SwarmTracker:
             record.blamed_by | {self._bearer(node)}, self.roster.members, self._bearer
         )
         if believed and not record.banned:
-            self.book.drop_reader(node, now)
+            self.book.drop_reader(node)
             self.roster.ban(record)
             self.reach.review(record, now)
             self.lost_runs.suspect(now)
@@ -149,7 +148,7 @@ class SwarmTracker:
         if ended is not None and end is not None:
             self._context.out.append(PullEnded(node, ended, end, self.share_of(node)))
         self.reach.lost.discard(node)
-        self.book.drop_reader(node, now)
+        self.book.drop_reader(node)
         self.doubts.on_pull_over(node)
         self.lost_runs.on_answer(node)
         self.lost_runs.suspect(now)
@@ -180,8 +179,8 @@ class SwarmTracker:
             self.reach.end_verdicts(now)
         if self.lost_runs.due <= now:
             self._send_all(self.lost_runs.step(now), m.Poll(self.digest))
-        held = bool(self.barrier.awaited) and self.barrier.holds(now)
-        self._grants = grants and not held
+        waits = bool(self.barrier.awaited) and self.barrier.holds(now)
+        self._grants = grants and not waits and self.doubts.stop is None
         if self._grants:
             if self.doubts.odd:
                 self.doubts.tell_hopeless()
@@ -255,8 +254,8 @@ class SwarmTracker:
         self, record: MemberRecord, have: RunSet, now: float, flow_s: float = 0.0
     ) -> None:
         node, fresh = record.node, self.roster.set_have(record, have)
-        if node in self.reach.lost and record.banned:
-            self.book.on_banned_have(node, have, now)
+        if record.banned:
+            self.book.on_banned_have(node, have)
         if fresh:
             if self.doubts.runs:
                 self.doubts.on_right_reads(node, fresh, now)
@@ -277,11 +276,9 @@ class SwarmTracker:
     def _set_credit(self, record: MemberRecord, credit: int, wanted: RunSet, now: float) -> None:
         if self.doubts.odd or self.doubts.stop is not None:
             credit = self.doubts.credit(record.node, credit, wanted, now)
-        begins = self.reach.lost and credit > 0 and not record.credit and not stands_aside(record)
-        first = begins and not self.book.readers.any_reached()
+        if self.reach.lost and credit > 0 and not record.credit:
+            self.lost_runs.suspect(now)  # it may want what nobody else can give
         self.book.set_credit(record.node, credit, wanted)
-        if first:
-            self.lost_runs.suspect(now)  # it wants what they have
 
     def _runs(self, numbers: Collection[RunIndex]) -> RunSet:
         return m.run_bits(numbers, self.roster.run_count)

@@ -14,15 +14,14 @@ from math import inf
 
 from p2pcache.core import bitset
 from p2pcache.core.leases.reader_choice import ReaderChoice
-from p2pcache.core.leases.readers import Lease, Readers
+from p2pcache.core.leases.readers import Lease, Readers, lacked_by
 from p2pcache.core.leases.settings import SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.origin.settings import LEAST_PATIENCE_S
-from p2pcache.core.run_log import NOBODY, RunLog
-from p2pcache.core.settings import STORY_LINES, LeaseSettings
+from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -31,7 +30,7 @@ class LeaseBook:
     """The leases of one model.
 
     Invariants: `free` and `leased` are disjoint; `leased` is exactly the keys of `leases`, the oldest first; the runs
-    in the members' records are exactly their leases; while `stopped` is set no run is granted.
+    in the members' records are exactly their leases.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class LeaseBook:
         self.regranted = 0  # runs granted again though a live node has them
         self.ends: Counter[str] = Counter()  # leases that are over, by reason; for metrics
         self.readers = Readers(roster.members, settings, random.Random(seed))
-        self.stopped: RunIndex | None = None  # the run whose origin bytes are wrong for all
         self._bearer = bearer
         self._members = roster.members
         self._settings = settings
@@ -57,7 +55,6 @@ class LeaseBook:
         self._paced = False  # whether only the time isn't there yet to grant one more
         self._patience_s = inf  # a read that takes longer is late
         self._late_at = inf  # when one more is
-        self._log = RunLog(STORY_LINES)
 
     @property
     def done(self) -> RunSet:
@@ -67,13 +64,8 @@ class LeaseBook:
     @property
     def idle(self) -> bool:
         """Whether nothing is being read and nothing is left to read that any reader wants."""
-        return not self.leases and not (self.free and self.free & self.readers.lacking())
-
-    @property
-    def at_once(self) -> int:
-        """How many leases may be in flight: few until the first has ended, since all of them end together."""
-        ended = self.readers.concurrency.any_ended
-        return self.readers.at_once if ended else self._settings.in_flight
+        lacking = bitset.union(map(lacked_by, self.readers.working.values()))
+        return not self.leases and not self.free & lacking
 
     def runs_of(self, node: NodeId) -> set[RunIndex]:
         """The runs that a node reads now."""
@@ -103,13 +95,13 @@ class LeaseBook:
             if lease.node == node:
                 in_flight = self._under_way(now)
                 self._read_at = now
-                self._end(run, now, "done")
+                self._end(run, "done")
                 self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
                 self._patience_s = self._settings.stuck_factor * self.readers.times.usual_s()
         self.set_held(node, fresh)
         for run in bitset.members(fresh & self.leased):
             if len(self.leases[run].others) >= WITNESSES:
-                revoked.setdefault(self._end(run, now, "revoked").node, []).append(run)
+                revoked.setdefault(self._end(run, "revoked").node, []).append(run)
         return revoked
 
     def renew(self, node: NodeId, reading: RunSet, now: float) -> None:
@@ -120,34 +112,34 @@ class LeaseBook:
         for run in self._leases_of(node, reading):
             self.leases[run].expires = now + self._settings.ttl_s
         for run in bitset.members(reading & self.free & ~self._members[node].have):
-            self._begin(run, self._members[node], now, "adopted")
+            self._begin(run, self._members[node], now, adopted=True)
 
-    def keep_only(self, node: NodeId, reading: RunSet, now: float) -> bool:
+    def keep_only(self, node: NodeId, reading: RunSet) -> bool:
         """A fresh announcement: leases that it doesn't list never arrived, or ended unheard; whether there were any."""
-        return self._end_all(node, bitset.of(self.runs_of(node)) & ~reading, now, "unheard")
+        return self._end_all(node, bitset.of(self.runs_of(node)) & ~reading, "unheard")
 
     def on_failed(self, node: NodeId, runs: RunSet, now: float) -> list[RunIndex]:
         """A node couldn't read its leases: others may, and it rests a while; returns those that it had."""
         mine = self._leases_of(node, runs)
         for run in mine:
-            self._give_up(run, now, "failed")
+            self._give_up(run, "failed")
         if mine:
             self.readers.on_read_failed(self._members[node], now)
         return mine
 
-    def on_returned(self, node: NodeId, runs: RunSet, now: float) -> bool:
+    def on_returned(self, node: NodeId, runs: RunSet) -> bool:
         """A node doesn't need its leases: another one seems to have the runs. Returns whether any was its own."""
-        return self._end_all(node, runs, now, "returned")
+        return self._end_all(node, runs, "returned")
 
-    def on_banned_have(self, node: NodeId, runs: RunSet, now: float) -> None:
+    def on_banned_have(self, node: NodeId, runs: RunSet) -> None:
         """A banned member has runs for itself: it needs no leases of them, but others do."""
         for run in self._leases_of(node, runs):
-            self._give_up(run, now, "kept")
+            self._give_up(run, "kept")
         self._again |= runs & self.free
 
-    def drop_reader(self, node: NodeId, now: float) -> None:
+    def drop_reader(self, node: NodeId) -> None:
         """A member is gone, or banned."""
-        self._end_all(node, bitset.of(self.runs_of(node)), now, "gone")
+        self._end_all(node, bitset.of(self.runs_of(node)), "gone")
         self.readers.reset(self._members[node])
 
     # -- what the tracker decides ------------------------------------------------------------------
@@ -159,18 +151,15 @@ class LeaseBook:
         for run in bitset.members(runs & self.leased):
             self.leases[run].others.add(self._bearer(node))
 
-    def set_free(self, runs: RunSet, now: float) -> None:
+    def set_free(self, runs: RunSet) -> None:
         """No member has these runs: they may be granted again."""
-        back = runs & ~self.leased & ~self.free
-        self.free |= back
-        self._note(back, "free", now)
+        self.free |= runs & ~self.leased
 
-    def regrant(self, runs: RunSet, now: float) -> None:
+    def regrant(self, runs: RunSet) -> None:
         """Grant done runs again though live nodes have them."""
         self.regranted += runs.bit_count()
         self._again |= runs
-        self._note(runs, "rescued", now)
-        self.set_free(runs, now)
+        self.set_free(runs)
 
     def take_over(self, run: RunIndex, member: MemberRecord, now: float) -> NodeId | None:
         """Take a lease from a node that is far too slow, for a member that is stuck without the run.
@@ -200,7 +189,7 @@ class LeaseBook:
         if not self._choice.goes_to_another(run, self._members[lease.node]):
             return None  # it would only begin again
         self._taken[run] = [*losers, lease.node]
-        self._give_up(run, now, "too slow")
+        self._give_up(run, "too slow")
         self.readers.on_lease_taken(self._members[lease.node], now - lease.since, now)
         return lease.node
 
@@ -209,7 +198,7 @@ class LeaseBook:
         self.readers.end_rests(now)  # rests end even while nothing may be granted
         over = [run for run, lease in self.leases.items() if lease.expires <= now]
         for run in over:
-            self._end(run, now, "expired")
+            self._end(run, "expired")
         return bool(over)
 
     def grant(self, now: float) -> dict[NodeId, list[RunIndex]]:
@@ -220,13 +209,12 @@ class LeaseBook:
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
         self._paced, self._late_at = False, inf
-        if self.stopped is not None or not self.free or not self.readers.working:
+        if not self.free or not self.readers.working:
             return given
         skipped, candidates = 0, self.free
         while candidates and skipped < SAMPLE and self._may_grant(now):
-            run = bitset.first(
-                candidates & self._urgent or candidates & self._first_reads() or candidates
-            )
+            first = candidates & self._urgent or candidates & self._choice.first_reads()
+            run = bitset.first(first or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())
@@ -234,7 +222,7 @@ class LeaseBook:
             left = 1 if self._urgent >> run & 1 else self.free.bit_count()
             record = self._choice.choose(run, left, again=again, losers=losers)
             if record is not None:
-                self._begin(run, record, now, "granted")
+                self._begin(run, record, now)
                 self.readers.concurrency.on_begun(self._under_way(now), now)
                 self.granted += 1
                 given.setdefault(record.node, []).append(run)
@@ -244,20 +232,17 @@ class LeaseBook:
             else:
                 break
         late, self._late_at = self._late(now)
-        self._paced = len(self.leases) - late < self.at_once and not self._may_grant(now)
+        room = len(self.leases) - late < self.readers.concurrency.limit
+        self._paced = room and not self._may_grant(now)
         return given
 
     def next_wakeup(self, *, grants: bool = True) -> float | None:
         """When a lease expires, or, if there are `grants`, one more may begin or a resting reader be tried again."""
         ends = [lease.expires for lease in self.leases.values()]
-        if grants and self.free and self.stopped is None:
+        if grants and self.free:
             ends += [self.readers.concurrency.next_at] * self._paced + [self._late_at]
             ends += [one.rests_until for one in self.readers.resting.values()]
         return min(ends, default=None)
-
-    def story_of(self, run: RunIndex) -> list[str]:
-        """What happened to a run, oldest first."""
-        return self._log.story(run)
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -267,7 +252,7 @@ class LeaseBook:
         by_node: dict[NodeId, set[RunIndex]] = {}
         for run, lease in self.leases.items():
             by_node.setdefault(lease.node, set()).add(run)
-            assert not self._members[lease.node].have >> run & 1, self.story_of(run)
+            assert not self._members[lease.node].have >> run & 1, run
         assert by_node == {node: one.runs for node, one in self._members.items() if one.runs}
         self.readers.check()
 
@@ -290,32 +275,23 @@ class LeaseBook:
         return len(self.leases) - self._late(now)[0]
 
     def _may_grant(self, now: float) -> bool:
-        count = self._under_way(now)
-        return count < self.at_once and self.readers.concurrency.may_begin(count, now)
-
-    def _first_reads(self) -> RunSet:
-        """Where readers want some runs only: those of readers without a lease come before second reads of others."""
-        return self._choice.first_reads() if self.readers.choosy else 0
-
-    def _note(self, runs: RunSet, word: str, now: float) -> None:
-        """Log what happened to runs; of more than the log holds, to the first ones."""
-        for run in islice(bitset.members(runs), STORY_LINES):
-            self._log.note(now, run, word, NOBODY)
+        return self.readers.concurrency.may_begin(self._under_way(now), now)
 
     def _leases_of(self, node: NodeId, runs: RunSet) -> list[RunIndex]:
         return [r for r in bitset.members(runs & self.leased) if self.leases[r].node == node]
 
-    def _begin(self, run: RunIndex, record: MemberRecord, now: float, why: str) -> None:
+    def _begin(
+        self, run: RunIndex, record: MemberRecord, now: float, *, adopted: bool = False
+    ) -> None:
         expires = now + self._settings.ttl_s
-        self.leases[run] = Lease(record.node, record.place, now, expires, why == "adopted")
+        self.leases[run] = Lease(record.node, record.place, now, expires, adopted)
         self.leased |= 1 << run
         self.free &= ~(1 << run)
         record.runs.add(run)
         self.readers.review(record)
         self._choice.racks.on_begun(record.place)
-        self._log.note(now, run, why, record.node)
 
-    def _end(self, run: RunIndex, now: float, why: str) -> Lease:
+    def _end(self, run: RunIndex, why: str) -> Lease:
         lease = self.leases.pop(run)
         self.leased &= ~(1 << run)
         record = self._members[lease.node]
@@ -323,19 +299,18 @@ class LeaseBook:
         self.readers.review(record)
         self._choice.racks.on_ended(lease.place)
         self.ends[why] += 1
-        self._log.note(now, run, why, lease.node)
         return lease
 
-    def _end_all(self, node: NodeId, runs: RunSet, now: float, why: str) -> bool:
+    def _end_all(self, node: NodeId, runs: RunSet, why: str) -> bool:
         """End the leases of a node: their runs count as done until it is known which members have them."""
         mine = self._leases_of(node, runs)
         for run in mine:
-            self._end(run, now, why)
+            self._end(run, why)
         return bool(mine)
 
-    def _give_up(self, run: RunIndex, now: float, why: str) -> None:
+    def _give_up(self, run: RunIndex, why: str) -> None:
         """Another node should read a run, unless a member has it that came to have it during the lease."""
-        lease = self._end(run, now, why)
+        lease = self._end(run, why)
         held = (one.have >> run & 1 and one.counts for one in self._members.values())
         if not lease.others or not any(held):
-            self.set_free(1 << run, now)
+            self.set_free(1 << run)

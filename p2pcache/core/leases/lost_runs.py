@@ -7,6 +7,7 @@ say so yet. Before lost runs are read again, all members are polled.
 from math import inf
 
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.leases.readers import stands_aside
 from p2pcache.core.leases.settings import BATCH_S, SEARCH_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
@@ -29,7 +30,7 @@ class LostRuns:
     @property
     def covered(self) -> RunSet:
         """Runs that somebody gives. Those of members that can't be dialled count while no other wants them."""
-        unwanted = not self._book.readers.any_reached()
+        unwanted = all(map(stands_aside, self._book.readers.working.values()))
         return self._roster.had_by(lambda one: one.counts or (unwanted and not one.void))
 
     def suspect(self, now: float) -> None:
@@ -58,7 +59,7 @@ class LostRuns:
         self._waiting.clear()
         # Members that nobody reaches may have a run: then a second copy is read by a node that others reach.
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
-        self._book.regrant(lost & held, now)
-        self._book.set_free(lost & ~held, now)
+        self._book.regrant(lost & held)
+        self._book.set_free(lost & ~held)
         self.due = inf
         return []

@@ -50,9 +50,9 @@ class ReaderChoice:
         """
         readers, best, least = self._readers, None, (FIT, False, 0)
         # Racks have equal shares, whatever their size: the nodes of a small one read more.
-        rack_share = ceil(readers.at_once / max(1, self.racks.count))
+        rack_share = ceil(readers.concurrency.limit / max(1, self.racks.count))
         seats = dict.fromkeys(self.racks.order(run), rack_share)
-        share = readers.at_once if again else self._share
+        share = readers.concurrency.limit if again else self._share
         first, self._first = self._first, []
         for node in chain(seats, first, self._drawn(every=again)):
             one = readers.working.get(node)
@@ -94,8 +94,13 @@ class ReaderChoice:
         return bitset.union(map(lacked_by, fit)) or bitset.union(map(lacked_by, able))
 
     def first_reads(self) -> RunSet:
-        """Runs that a reader without a lease has use for, neither slow nor unreachable, as far as a sample can tell."""
+        """Where readers want some runs only: those of readers without a lease come before second reads of others.
+
+        As far as a sample can tell, and of readers that are neither slow nor unreachable.
+        """
         readers = self._readers
+        if not readers.choosy:
+            return 0
         idle = readers.idle.draw(readers.dice, SAMPLE)
         self._first = [node for node in idle if node not in readers.unfit]
         return bitset.union(lacked_by(readers.working[node]) for node in self._first)
@@ -112,7 +117,7 @@ class ReaderChoice:
         unreached = 2 if stands_aside(one) else int(again and one.reach is not Reach.REACHABLE)
         slow = one.pace is Pace.SLOW
         if one.pace is Pace.PROBATION:  # it reads one run, and more only as a slow one does
-            slow = bool(one.runs) or readers.times.is_late(one, left, readers.at_once)
+            slow = bool(one.runs) or readers.times.is_late(one, left, readers.concurrency.limit)
         return unreached, slow, one.failures > 0
 
     def _waits(self, best: MemberRecord, run: RunIndex, left: int, *, again: bool) -> bool:

@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from p2pcache.core import backoff, bitset
+from p2pcache.core import backoff
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.leases.settings import FIRST_REST_S, LAST_REST_S
 from p2pcache.core.leases.slow_readers import ReadTimes
@@ -80,7 +80,7 @@ class Readers:
     def review(self, record: MemberRecord) -> None:
         """A member has other credit, leases, pace or reach."""
         node, works = record.node, record.credit > 0
-        room = len(record.runs) < record.credit and not self.has_failed(record)
+        room = len(record.runs) < record.credit and not record.failed_until
         for group, belongs in (
             (self.idle, room and not record.runs), (self.busy, room and bool(record.runs)),
             (self.choosy, record.wanted != ALL),
@@ -105,7 +105,7 @@ class Readers:
         if not lease.adopted:  # or nobody knows how long it took
             self.concurrency.on_read_done(took_s, in_flight, flow_s, now)
         self.times.on_read(record, took_s)
-        record.pace, record.failures = Pace.USUAL, 0
+        record.pace, record.failures, record.failed_until = Pace.USUAL, 0, 0.0
         self.resting.pop(record.node, None)
         slow = sum(1 for one in self.resting.values() if one.pace is Pace.SLOW)
         may_be = self.times.rule.allows_one_more(slow, len(self.working))
@@ -122,35 +122,34 @@ class Readers:
     def on_read_failed(self, record: MemberRecord, now: float) -> None:
         """A reader couldn't read from the origin: it rests, longer with each failure in a row."""
         record.failures += 1
-        self._rest(record, now + self._rest_s(record) * self.dice.uniform(0.5, 1.0))
+        until = now + self._rest_s(record) * self.dice.uniform(0.5, 1.0)
+        if record.credit:
+            record.failed_until = until
+            self.resting[record.node] = record
         self.review(record)
-
-    def has_failed(self, record: MemberRecord) -> bool:
-        """Whether a reader rests after a failed read."""
-        return record.node in self.resting and record.rests_until != record.slow_until
 
     def may_read(self, record: MemberRecord, run: RunIndex) -> bool:
         """Whether a reader has use for a run, and doesn't rest after a failed read."""
-        return not self.has_failed(record) and bool(lacked_by(record) >> run & 1)
+        return not record.failed_until and bool(lacked_by(record) >> run & 1)
 
     def may_read_soon(self, record: MemberRecord) -> bool:
         """Whether a reader doesn't rest after a failed read, or for a shorter time than a lease has at least."""
-        return not self.has_failed(record) or self._rest_s(record) < LEAST_PATIENCE_S
+        return not record.failed_until or self._rest_s(record) < LEAST_PATIENCE_S
 
     # -- all together ------------------------------------------------------------------------------
 
     @property
     def concurrency(self) -> ReadConcurrency:
-        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link."""
-        least = max(self._settings.in_flight, min(self.able, FILL_A_LINK))
+        """How many leases at once pay. Each of the able readers has one, up to as many as fill a link.
+
+        They are few until the first read has ended, since all of them end together.
+        """
+        least = self._settings.in_flight
+        if self._concurrency.any_ended:
+            least = max(least, min(self.able, FILL_A_LINK))
         if least != self._concurrency.least:
             self._concurrency.set_least(least)
         return self._concurrency
-
-    @property
-    def at_once(self) -> int:
-        """Leases that may be in flight over the swarm: as many as the way to storage holds."""
-        return self.concurrency.limit
 
     @property
     def able(self) -> int:
@@ -161,21 +160,13 @@ class Readers:
         """
         return len(self.working) - len(self.unfit) or len(self.working) or 1
 
-    def any_reached(self) -> bool:
-        """Whether any reader doesn't stand aside. O(readers)."""
-        return not all(map(stands_aside, self.working.values()))
-
-    def lacking(self) -> RunSet:
-        """Runs that any reader has use for. O(readers)."""
-        return bitset.union(map(lacked_by, self.working.values()))
-
     # -- rests -------------------------------------------------------------------------------------
 
     def end_rests(self, now: float) -> None:
         """End rests that are over."""
         for record in [one for one in self.resting.values() if one.rests_until <= now]:
             if record.pace is Pace.SLOW and record.slow_until > now:
-                record.rests_until = record.slow_until
+                record.failed_until = 0.0
             else:
                 self._end_rest(record)
             self.review(record)
@@ -193,7 +184,8 @@ class Readers:
         assert self.unfit == {
             o.node for o in working if stands_aside(o) or o.pace is not Pace.USUAL
         }
-        room = {one for one in working if len(one.runs) < one.credit and not self.has_failed(one)}
+        assert self.resting.keys() >= {one.node for one in records if one.failed_until}
+        room = {one for one in working if len(one.runs) < one.credit and not one.failed_until}
         assert set(self.busy) == {one.node for one in room if one.runs}
         assert set(self.idle) == {one.node for one in room if not one.runs}
 
@@ -202,14 +194,7 @@ class Readers:
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:
-            failed = self.has_failed(record)  # before `slow_until` changes, which tells it
             record.pace, record.slow_until = Pace.SLOW, now + self.times.rule.probation * took_s
-            if not failed:
-                self._rest(record, record.slow_until)
-
-    def _rest(self, record: MemberRecord, until: float) -> None:
-        if record.credit:
-            record.rests_until = until
             self.resting[record.node] = record
 
     def _rest_s(self, record: MemberRecord) -> float:
@@ -217,5 +202,6 @@ class Readers:
 
     def _end_rest(self, record: MemberRecord) -> None:
         self.resting.pop(record.node, None)
+        record.failed_until = 0.0
         if record.pace is Pace.SLOW:
             record.pace = Pace.PROBATION

@@ -5,10 +5,10 @@ members that they last knew in the swarm. Until all of these have announced them
 nothing is granted. A swarm in which no member names another one is fresh. (NFSv4 calls it a grace period, RFC 8881.)
 """
 
-import sys
 from collections.abc import Collection, Iterable
 from itertools import islice
 
+from p2pcache.core.membership.settings import MOST_NODES
 from p2pcache.ids import NodeId
 
 
@@ -19,24 +19,20 @@ class StartupBarrier:
     member that came and went is no sign of a past that this tracker missed).
     """
 
-    def __init__(
-        self, ttl_s: float, now: float, remembered: Iterable[NodeId] = (), *, most: int = sys.maxsize
-    ) -> None:  # fmt: skip
+    def __init__(self, ttl_s: float, now: float, remembered: Iterable[NodeId] = ()) -> None:
         """A swarm was created. After a lease's life reads that no member here knows of are over.
 
-        `remembered` are members as of the tracker's own notes from before it restarted; at most `most` nodes are
-        awaited because members named them.
+        `remembered` are members as of the tracker's own notes from before it restarted.
         """
         self.until = now + ttl_s
         self.awaited = set(remembered)
-        self._most = most
         self._seen: set[NodeId] = set()
 
     def expect(self, known: Iterable[NodeId], present: Collection[NodeId], now: float) -> None:
         """A member that announced itself names those that it last knew; `present`: the cluster's members."""
         if now < self.until:
             named = (n for n in known if n not in present and n not in self._seen)
-            self.awaited.update(islice(named, max(0, self._most - len(self.awaited))))
+            self.awaited.update(islice(named, max(0, MOST_NODES - len(self.awaited))))
 
     def on_arrival(self, node: NodeId, now: float) -> None:
         """A node announced itself, with this model or without it, or spoke of the model for the first time."""

@@ -46,8 +46,8 @@ class MemberRecord:
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
     failures: int = 0  # failed reads in a row
     pace: Pace = Pace.USUAL
-    rests_until: float = 0.0
-    slow_until: float = 0.0  # of the rest for being slow, which goes on after that for a failure
+    failed_until: float = 0.0  # of its rest after a failed read; 0: it has none
+    slow_until: float = 0.0  # of its rest for being slow, which is the later one of two
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
     # Whether others get at it (`reachability`).
@@ -68,6 +68,11 @@ class MemberRecord:
         """The node has this address and place from now on."""
         self.member, self.node = member, member.node
         self.place = member.site, member.rack
+
+    @property
+    def rests_until(self) -> float:
+        """When the rest that it has now is over."""
+        return self.failed_until or self.slow_until
 
     @property
     def counts(self) -> bool:

@@ -165,8 +165,7 @@ class WithoutTracker:
         # The owners' answers may wait behind runs of other models. The first run doesn't wait for them.
         first = self._unheard and not self._read_times and not mine.fetching
         plan = self.owners.plan(runs, quiet_s, now, patience_s, first=first)
-        self._planned_at = now
-        self._plan_at = plan.wake_at if plan.wake_at > now else math.inf
+        self._planned_at, self._plan_at = now, plan.wake_at
         return plan
 
     def plan_sole(self, rotten: RunSet, count: int, now: float) -> list[RunIndex]:

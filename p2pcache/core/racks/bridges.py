@@ -102,9 +102,8 @@ class _Boundary:
         self._shares: list[RunSet] = []  # the runs of each bridge
         # For how many reviews the share of a late bridge is still watched.
         self._probation: dict[RunSet, int] = {}
-        # Runs of late bridges that waited for at least 1, 2, 3 ... reviews.
-        self._waited: list[RunSet] = []
-        self._queued: RunSet = 0  # runs that waited at the last review
+        # All runs that waited at the last review, then those of late bridges that waited for at least 2, 3 ... reviews.
+        self._waited: list[RunSet] = [0]
         self._starved: RunSet = 0  # runs that waited when nothing came any more
 
     def enclose(self, group: tuple[NodeId, ...]) -> None:
@@ -124,12 +123,11 @@ class _Boundary:
         self._watch(runs)
         ages = runs & sum(self._probation)
         self._waited = [runs, *(step & ages for step in self._waited)][: _STEPS + 1]
-        self._queued = runs
         self._reopen()
 
     def _watch(self, runs: RunSet) -> None:
         """Find the bridges that bring far less of what waited than the others, and owe far more."""
-        waited = self._queued
+        waited = self._waited[0]  # at the last review
         parts = {
             share: (waited & ~runs & share).bit_count() / (waited & share).bit_count()
             for share in self._shares if waited & share

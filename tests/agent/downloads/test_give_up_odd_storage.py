@@ -47,7 +47,7 @@ async def test_the_odd_node_is_warned_and_the_others_get_the_model(
             assert (await pull(good, "m"))["event"] == "done"
             assert (await pull(bad, "m"))["event"] == "done", "peers bring what its storage lacks"
         (swarm,) = one.tracking.swarms.values() or [None]
-        assert swarm is None or swarm.book.stopped is None
+        assert swarm is None or swarm.doubts.stop is None
     said = [
         r.getMessage() for r in caplog.records if r.name == "p2pcache.tracker.members.member_log"
     ]

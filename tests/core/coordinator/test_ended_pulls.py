@@ -99,5 +99,7 @@ def test_people_are_told_once_of_a_stopped_model() -> None:
     world.join(1, credit=1)
     run = world.granted(1)[0]
     world.say(1, m.LeaseReport(X, 12345, mismatched=(run,)))
-    assert world.tracking.swarms[X].book.stopped == run
+    stop = world.tracking.swarms[X].doubts.stop
+    assert stop
+    assert stop.run == run
     assert world.told == [Notice(Event.STOPPED, 1, X)]

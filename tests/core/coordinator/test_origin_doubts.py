@@ -49,7 +49,7 @@ def test_a_lone_node_reads_wrong_what_the_tracker_reads_right() -> None:
     assert stops(world, 1) == [OddReason.OTHERS_READ_IT]
     assert world.got(1, m.Stop)[0].run == run
     assert (world.reads[0].node, world.reads[0].run) == (1, run)
-    assert world.tracking.swarms[X].book.stopped is None
+    assert world.tracking.swarms[X].doubts.stop is None
     ends(world, 1)
     world.join(2, credit=2)
     assert not stops(world, 2)
@@ -126,9 +126,7 @@ def test_nobody_is_judged_while_the_tracker_reads() -> None:
     reads_wrong(world, 2)
     assert not stops(world, 1) + stops(world, 2)
     world.witness(world.reads[0], WitnessReport.RIGHT)
-    assert world.tracking.swarms[X].book.stopped is None, (
-        "a rack without its mount is many, and odd"
-    )
+    assert world.tracking.swarms[X].doubts.stop is None, "a rack without its mount is many, and odd"
     assert stops(world, 1) == stops(world, 2) == [OddReason.OTHERS_READ_IT]
 
 
@@ -222,7 +220,7 @@ def test_all_ids_of_one_certificate_are_one_witness(*, certified: bool) -> None:
             world.say(nodes[2], m.LeaseReport(X, EPOCH, failed=(run,)))
             world.wait(0.1, alive=nodes)
     reads_wrong(world, nodes[1])
-    assert (book.stopped is None) is certified
+    assert (world.tracking.swarms[X].doubts.stop is None) is certified
 
 
 @pytest.mark.parametrize("certified", [False, True])

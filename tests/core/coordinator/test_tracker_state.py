@@ -275,12 +275,6 @@ def test_same_words_same_answers() -> None:
     assert play() == play()
 
 
-def test_story() -> None:
-    world = World()
-    world.join(1)
-    assert "granted" in world.tracking.swarms[X].book.story_of(0)[0]
-
-
 def test_a_grant_lost_with_its_connection_is_granted_again() -> None:
     world = World()
     world.join(1, credit=2)

@@ -52,7 +52,7 @@ def test_a_far_origins_link_is_kept_full() -> None:
     """26 reads are under way at any moment; with 16 the link stood idle for over a third of it."""
     book, took_s = storm(first_byte_s=25 * RUN_S)
     assert took_s < 1.15 * RUNS * RUN_S
-    assert book.at_once >= 40
+    assert book.readers.concurrency.limit >= 40
 
 
 def test_a_near_origin_is_read_by_few() -> None:
@@ -72,13 +72,13 @@ def test_a_near_origin_is_read_by_few() -> None:
         now += share_s * (len(left) + 1)
         left = {other: rest_s - share_s for other, rest_s in left.items()}
         finish(book, have, who[run], run, now, flow_s=now - since[run])
-        might.append(book.readers.at_once)
+        might.append(book.readers.concurrency.limit)
     assert max(might) <= 16
 
 
 def test_there_is_a_limit() -> None:
     book, _ = storm(first_byte_s=1000 * RUN_S)
-    assert book.at_once == SETTINGS.most_in_flight
+    assert book.readers.concurrency.limit == SETTINGS.most_in_flight
 
 
 def test_a_node_alone_reads_as_many_as_it_says_it_can() -> None:
@@ -103,18 +103,18 @@ def test_after_a_restart_in_mid_storm_it_is_found_out_again() -> None:
         finish(book, have, run % NODES + 1, run, now := now + 0.001)
     for _ in range(60):
         now = all_read(book, have, now, 0.1)
-    assert book.readers.at_once > 48
+    assert book.readers.concurrency.limit > 48
 
 
 def test_a_pause_says_nothing_about_the_origin() -> None:
     book, _ = storm(first_byte_s=25 * RUN_S, runs=400)
-    before = book.at_once
+    before = book.readers.concurrency.limit
     assert before > 16
-    book.set_free(1, 1000.0)
+    book.set_free(1)
     for runs in book.grant(1000.0).values():
         assert runs == [0]
     book.on_have(book.leases[0].node, 1, 1000.03)
-    assert book.at_once == before
+    assert book.readers.concurrency.limit == before
 
 
 @pytest.mark.parametrize(

@@ -45,12 +45,12 @@ def test_each_reader_has_a_lease_and_few_of_many_readers_have() -> None:
     book, have = make(runs=400, in_flight=SETTINGS.in_flight)
     for node in range(1, 7):
         book.set_credit(node, 1)
-    assert book.readers.at_once == 6
-    for node in range(7, 40):
-        book.set_credit(node, 1)
-    assert book.readers.at_once == 8
     assert len(book.grant(0.0)) == SETTINGS.in_flight
     finish(book, have, book.leases[0].node, 0, 1.0)
+    assert book.readers.concurrency.limit == 6
+    for node in range(7, 40):
+        book.set_credit(node, 1)
+    assert book.readers.concurrency.limit == 8
     assert len(book.grant(1.0)) == 8 - 3
 
 
@@ -73,7 +73,7 @@ def test_leases_expire_unless_renewed() -> None:
     book.check()
     assert set(book.leases) == {0}
     assert book.done == 0b10  # until it is known that nobody has it
-    book.set_free(0b10, 15.0)
+    book.set_free(0b10)
     book.set_credit(A, 0)
     book.set_credit(B, 1)
     assert book.grant(15.0) == {B: [1]}
@@ -108,8 +108,8 @@ def test_a_fresh_announcement_ends_unlisted_leases() -> None:
     book, _ = make()
     book.set_credit(A, 4)
     book.grant(0.0)
-    assert book.keep_only(A, 0b1001, 1.0)
-    assert not book.keep_only(A, 0b1001, 1.0)
+    assert book.keep_only(A, 0b1001)
+    assert not book.keep_only(A, 0b1001)
     book.check()
     assert set(book.leases) == {0, 3}
     assert book.done == 0b110
@@ -165,7 +165,7 @@ def test_a_stuck_run_is_read_by_one_of_the_few_nodes_that_the_tracker_could_dial
         for node in range(1, 11):
             book.set_credit(node, 2)
         book.on_have(1, 0xFF, 0.0)
-        book.regrant(0b111, 5.0)
+        book.regrant(0b111)
         given = book.grant(5.0)
         assert sum(map(len, given.values())) == 3
         assert (given.get(7) == [0, 1]) is most
@@ -184,7 +184,7 @@ def test_a_stuck_run_is_read_by_a_node_that_may_be_reached_before_those_that_can
     have[holder] = 0xFF
     book.on_have(holder, 0xFF, 0.0)
     book.set_credit(holder, 0)
-    book.regrant(0b1111, 5.0)
+    book.regrant(0b1111)
     assert book.grant(5.0) == {A: [0, 1, 2, 3]}
 
 
@@ -254,11 +254,11 @@ def test_runs_of_a_node_that_left_wait_until_they_are_known_to_be_lost() -> None
     book, _ = make()
     book.set_credit(A, 2)
     book.grant(0.0)
-    book.drop_reader(A, 1.0)
+    book.drop_reader(A)
     book.check()
     assert book.done == 0b11
     assert not book.leases
-    book.set_free(0b11, 1.0)
+    book.set_free(0b11)
     assert book.done == 0
 
 
@@ -266,8 +266,8 @@ def test_returned_counts_as_done_until_known_better() -> None:
     book, _ = make()
     book.set_credit(A, 1)
     book.grant(0.0)
-    assert book.on_returned(A, 0b11, 1.0)
-    assert not book.on_returned(B, 0b11, 1.0)
+    assert book.on_returned(A, 0b11)
+    assert not book.on_returned(B, 0b11)
     assert book.done == 1
 
 
@@ -287,15 +287,6 @@ def test_run_numbers_are_checked() -> None:
     for bad in (-1, 10, 1 << 62):
         with pytest.raises(RemoteProtocolError):
             run_bits([bad], 10)
-
-
-def test_story() -> None:
-    book, have = make()
-    book.set_credit(A, 1)
-    book.grant(1.0)
-    finish(book, have, A, 0, 2.0)
-    assert book.story_of(0) == ["1.000 granted 0000000000000001", "2.000 done 0000000000000001"]
-    assert book.story_of(1) == []
 
 
 def test_urgent_runs_are_granted_first_in_order() -> None:
@@ -342,7 +333,7 @@ def test_who_failed_at_what_an_unreachable_member_has_tries_again() -> None:
     finish(book, have, B, its, 0.5)
     have.roster.members[B].reach = Reach.UNREACHABLE
     book.readers.review(have.roster.members[B])
-    book.regrant(1 << its, 1.0)
+    book.regrant(1 << its)
     assert book.grant(1.0) == {A: [its]}
     book.on_failed(A, 1 << its, 2.0)
     assert book.grant(10.0) == {A: [its]}

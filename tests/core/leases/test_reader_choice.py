@@ -119,9 +119,9 @@ def test_nodes_that_left_or_cannot_read_are_passed_over() -> None:
     storm = Storm({("", "a"): 3, ("", "b"): 3})
     gone = [node for node, place in storm.places.items() if place[1] == "b"]
     for node in gone[:2]:
-        storm.book.drop_reader(node, 0.0)
+        storm.book.drop_reader(node)
         storm.roster.remove(node)
-    storm.book.drop_reader(gone[2], 0.0)
+    storm.book.drop_reader(gone[2])
     storm.roster.remove(gone[2])
     while storm.round():
         pass

@@ -1,6 +1,7 @@
 """When a new tracker may begin to grant."""
 
 from p2pcache.core.leases.startup_barrier import StartupBarrier
+from p2pcache.core.membership.settings import MOST_NODES
 
 TTL_S = 15.0
 
@@ -45,7 +46,7 @@ def test_a_member_that_came_and_went_is_no_sign_of_a_past() -> None:
 
 
 def test_a_member_can_name_a_bounded_number_of_nodes() -> None:
-    barrier = StartupBarrier(TTL_S, now=100.0, most=3)
-    barrier.expect(range(10, 1000), set(), 100.0)
-    barrier.expect(range(2000, 3000), set(), 100.0)
-    assert barrier.awaited == {10, 11, 12}
+    barrier = StartupBarrier(TTL_S, now=100.0)
+    barrier.expect(range(10, 2 * MOST_NODES), set(), 100.0)
+    barrier.expect(range(5 * MOST_NODES, 6 * MOST_NODES), set(), 100.0)
+    assert barrier.awaited == {*range(10, 10 + MOST_NODES)}

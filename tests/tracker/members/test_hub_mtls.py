@@ -187,5 +187,5 @@ async def test_all_node_ids_of_one_certificate_are_one_witness(
             await stack.enter_async_context(honest.member(app.address, tls=good))
             await honest.enter(X, 1)
             assert (await honest.wait_for(m.Grant)).runs == (0,)
-            assert app.tracking.swarms[X].book.stopped is None
+            assert app.tracking.swarms[X].doubts.stop is None
             assert not [mail for mail in honest.mail if isinstance(mail, m.Stop)]
