@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 
 from p2pcache.core.download.in_flight import PeerRequest
 from p2pcache.core.download.settings import VERY_LATE
-from p2pcache.core.peers.settings import BRIDGE_PATIENCE_MAX_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.swarm_context import SwarmContext
 
@@ -55,7 +54,12 @@ class BridgeTimer:
         return min(self._looked_at + pause_s, now + least_s)
 
     def _patience_s(self, ages_s: Sequence[float] = ()) -> float:
-        """Seconds to wait for a bridge: it asks for a run, then its rack asks it, and either request may be late."""
-        settings = self._settings
-        late_s = VERY_LATE * settings.duplicate_after * self._timing.slower_s(ages_s)
-        return min(max(settings.cross_after_s, late_s), BRIDGE_PATIENCE_MAX_S)
+        """Seconds to wait for a bridge: it asks for a run, then its rack asks it, and either request may be late.
+
+        Before any request has ended it is waited for as an owner is.
+        """
+        settings, slower_s = self._settings, self._timing.slower_s(ages_s)
+        late_s = VERY_LATE * settings.duplicate_after * slower_s
+        return (
+            max(settings.cross_after_s, late_s) if late_s < math.inf else settings.owner_patience_s
+        )

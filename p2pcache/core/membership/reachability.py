@@ -108,7 +108,7 @@ class DialBacks:
         known.dial = None
         self._set_reach(known, Reach.REACHABLE if reached else Reach.UNREACHABLE)
         if not reached:
-            pause_s = backoff.pause_s(settings.AGAIN_S, settings.LAST_AGAIN_S, known.failures)
+            pause_s = backoff.pause_s(settings.AGAIN_S, settings.VERDICT_S, known.failures)
             self._plan(known, min(known.next_at, now + pause_s))
         known.failures = 0 if reached else known.failures + 1
 

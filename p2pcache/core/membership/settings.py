@@ -23,10 +23,9 @@ RATE = 500.0
 # Dials of so many seconds may begin at once after a pause: the loop's timers come late.
 BURST_S = 0.125
 DIAL_S = 1.25  # without an answer a dial has failed: a lost SYN is sent again after a second
-# Between two dials of one node, whatever it announces. After a failed dial the pause doubles each time, up to eleven
-# minutes: somebody may open the port.
+# Between two dials of one node, whatever it announces. After a failed dial the pause doubles each time, up to the time
+# for which complaints count.
 AGAIN_S = 5.0
-LAST_AGAIN_S = 640.0
 # A site is believed until fewer than this share of the failed nodes' number are reached: a margin, or one node at the
 # balance would turn the site over and over.
 DISBELIEVED = 0.8

@@ -11,11 +11,7 @@ PAUSE_MAX_S = 30.0  # a neighbour, or storage, that recovers is found again with
 
 # -- usual times --
 
-# A node waits for a bridge no longer than this, on the slowest links or before any request has ended.
-BRIDGE_PATIENCE_MAX_S = 10.0
-# New runs, or gusts of them, that the pace is taken of: the last few seconds of a storm.
-STEPS = 15
-# Steps below which the pace is unknown: the first ones were there before this node came.
+# New runs, or gusts of them, below which the pace is unknown: the first ones were there before this node came.
 KNOWN_STEPS = 4
 # While no pace is known the first few runs are taken to come within this time at most, and a request is taken to need
 # this long. Without a bound a node that pulls a model of three runs would wait for ever to learn a pace.

@@ -11,7 +11,6 @@ from p2pcache.core.peers.settings import (
     PULSE_LEAST_S,
     PULSE_MAX_S,
     PULSE_SHARE,
-    STEPS,
 )
 from p2pcache.core.settings import USUAL_OF
 from p2pcache.core.stats import RollingMedian, median
@@ -67,10 +66,10 @@ class SwarmPace:
 
     def __init__(self, now: float) -> None:
         """Nothing has come yet."""
-        self._received_s = RollingMedian(STEPS)  # seconds from one run to the next
+        self._received_s = RollingMedian(USUAL_OF)  # seconds from one run to the next
         self._received = 0
         self._received_at = now  # when there were more here
-        self._gusts: deque[tuple[float, int]] = deque(maxlen=STEPS)  # seconds, new runs in them
+        self._gusts: deque[tuple[float, int]] = deque(maxlen=USUAL_OF)  # seconds, new runs in them
         self._count = 0
         self._at: float | None = None  # when new runs were seen last
         self._began = now

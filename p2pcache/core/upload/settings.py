@@ -16,9 +16,6 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 
 # -- places --
 
-# Uploads in a row after which a peer makes room for another one that was told BUSY. Each change of peers costs a call
-# and a new request.
-QUANTUM = 8
 # Seconds at least between two times that refused peers hear that others are served: nodes of an older release ask again
 # at once when they hear it (docs/lab/0085).
 SAY_EVERY_S = 1.0

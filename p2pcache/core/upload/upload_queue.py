@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, QUANTUM, SAY_EVERY_S
+from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, SAY_EVERY_S
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -88,8 +88,9 @@ class UploadQueue(Generic[Item]):
         full = not next_waits and self._taken(priority) >= self._slots
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
-        # It had its quantum, and others were turned away. An urgent request makes room for nobody.
-        had_quantum = self._turns.get(peer, 0) >= QUANTUM and self._on.quantum
+        # It had its quantum, as many uploads in a row as there are slots, and others were turned away: each change of
+        # peers costs a call and a new request. An urgent request makes room for nobody.
+        had_quantum = self._turns.get(peer, 0) >= self._settings.slots and self._on.quantum
         makes_room = had_quantum and priority is Priority.USUAL and self._others_wait(peer)
         if not self._open or full or makes_room:
             if priority.is_waited_for:

@@ -7,7 +7,6 @@ from p2pcache.core.download.bridge_timer import BridgeTimer
 from p2pcache.core.download.in_flight import PeerRequest
 from p2pcache.core.download.settings import VERY_LATE
 from p2pcache.core.peers.peer_book import PeerBook
-from p2pcache.core.peers.settings import BRIDGE_PATIENCE_MAX_S
 from p2pcache.core.peers.timing import RequestTiming
 from p2pcache.core.racks.bridges import Boundaries
 from p2pcache.core.settings import SwarmSettings
@@ -90,8 +89,8 @@ def test_slow_requests_mean_longer_pauses() -> None:
     assert Desk(took_s=1.25).looks(2.5 * pause_s) == [pause_s, 2 * pause_s]
 
 
-def test_a_node_that_knows_no_times_waits_longest() -> None:
-    assert Desk().looks(BRIDGE_PATIENCE_MAX_S + 1.0) == [BRIDGE_PATIENCE_MAX_S]
+def test_a_node_that_knows_no_times_waits_as_for_an_owner() -> None:
+    assert Desk().looks(SETTINGS.owner_patience_s + 1.0) == [SETTINGS.owner_patience_s]
 
 
 def test_requests_that_are_still_out_there_count_by_their_age() -> None:
@@ -123,8 +122,8 @@ def test_while_nothing_waits_out_there_no_time_is_counted() -> None:
     desk = Desk(wanted=0b11)
     near = desk.book.on_connected(2, FULL, now=0.0)  # the rack has all of it
     assert near is not None
-    assert desk.looks(BRIDGE_PATIENCE_MAX_S - 1.0) == []
+    assert desk.looks(SETTINGS.owner_patience_s - 1.0) == []
     desk.book.on_disconnected(2)
-    now = BRIDGE_PATIENCE_MAX_S - 1.0
+    now = SETTINGS.owner_patience_s - 1.0
     desk.timer.look_beyond((), now)
     assert desk.book.reviews == [], "it has waited for a moment only"

@@ -293,7 +293,7 @@ def test_a_node_that_wants_a_part_waits_no_longer_than_it_takes_to_starve() -> N
     """Twenty nodes that wanted one run each: twelve had it after 10 s and one after 20 s, 0.1 s being what it took."""
     run = next(run for run, order in enumerate(order_of((1, 2))) if order[0] == 2)
     full = bitset.full(run + 2)
-    for have, part, soonest_s in ((0, 1 << run, 4.0), (full & ~(1 << run), full, 9.0)):
+    for have, part, soonest_s in ((0, 1 << run, 4.0), (full & ~(1 << run), full, 8.0)):
         scheduler = Scheduler(
             node=1, run_bytes=[100] * (run + 2), have=have, settings=SwarmSettings(), seed=1, tracker=True, now=0.0
         )  # fmt: skip
