@@ -1,5 +1,6 @@
 """How long reads of the origin take, and which readers take far longer for theirs than the others."""
 
+from collections import deque
 from dataclasses import replace
 from math import inf
 
@@ -7,6 +8,7 @@ from p2pcache.core.leases.settings import FADE, PRIOR_READS, SLOW_READER
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.settings import USUAL_OF
 from p2pcache.core.stats import RollingMedian
+from p2pcache.ids import NodeId
 
 
 class ReadTimes:
@@ -16,6 +18,7 @@ class ReadTimes:
         """No read has ended yet. A reader that takes more than `slow_ratio` times the mean is slow."""
         self.rule = replace(SLOW_READER, ratio=slow_ratio)
         self._recent = RollingMedian(USUAL_OF)
+        self._readers: deque[NodeId] = deque(maxlen=USUAL_OF)  # of these reads
 
     def usual_s(self, crowd_s: float = 0.0) -> float:
         """Usual seconds of a read: as of late, or `crowd_s` if that is longer; inf before any has ended."""
@@ -24,6 +27,7 @@ class ReadTimes:
     def on_read(self, record: MemberRecord, took_s: float) -> None:
         """A reader's read has ended well after so many seconds."""
         self._recent.add(took_s)
+        self._readers.append(record.node)
         self.on_delay(record, took_s)
 
     def on_delay(self, record: MemberRecord, took_s: float) -> None:
@@ -34,10 +38,13 @@ class ReadTimes:
     def is_slow(self, record: MemberRecord, crowd_s: float) -> bool:
         """Whether a reader takes far longer than the others, and than `crowd_s`, as long as those under way take.
 
+        Where no other has read of late one hiccup would make it slow beside its own reads before.
         While more and more run the reads of late were quicker than any is now, and the first to read was left out. A
         mean is compared with the mean: where some reads take much longer by chance, whichever node reads, the mean of
         any reader is above the median, and one after the other was left out (docs/lab/0026).
         """
+        if all(node == record.node for node in self._readers):
+            return False
         mean_s = max(self._recent.mean, crowd_s)
         pace_s = (record.read_s + PRIOR_READS * mean_s) / (record.reads + PRIOR_READS)
         return self.rule.is_slow(pace_s, mean_s, len(self._recent))

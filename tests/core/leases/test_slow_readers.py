@@ -258,6 +258,21 @@ def test_a_node_that_only_fails_does_not_keep_a_slow_one_from_a_run() -> None:
     assert 1 < tries <= 4
 
 
+def test_a_reader_is_not_slow_beside_its_own_earlier_reads() -> None:
+    """After a hiccup of the only node that others reach, a hidden one read runs that nobody got."""
+    book, have = make(64)
+    hidden = have.roster.members[B]
+    hidden.reach = Reach.UNREACHABLE
+    for node in (A, B):
+        book.set_credit(node, 16)
+    book.grant(0.0)
+    for run in range(40):
+        now = 0.002 * run + (0.3 if run > 12 else 0.0)
+        finish(book, have, A, run, now)
+        assert B not in book.grant(now)
+    assert have.roster.members[A].pace is Pace.USUAL
+
+
 def test_a_slow_node_that_fails_rests_for_both() -> None:
     """Its next read failed, and half a second later it was on probation instead of 80."""
     book, have = make(2000, in_flight=4, most_in_flight=4)
