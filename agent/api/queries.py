@@ -160,7 +160,7 @@ class Queries:
         if known.remote and stored is not None:
             manifest = await pools.WORK.run(manifests.decode, stored, known.digest)
         else:
-            model = await open_model(self._context.store, self._downloads, known.digest)
+            model = await open_model(self._context.store, self._downloads, ref, known)
             manifest = model.layout.manifest
         generation = await pools.STEPS.run(self._context.store.generation_seen, ref)
         row = {**known.as_json(), "spelled": spelled, "generation": generation, "local": True}

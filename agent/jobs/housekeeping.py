@@ -16,7 +16,7 @@ from p2pcache.core.format.near_refs import hint_within
 from p2pcache.errors import Conflict, NotFound, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
-from p2pcache.io.disk.store_info import ModelInfo, Pruned
+from p2pcache.io.disk.store_info import ModelInfo, Pruned, why_no_bytes
 from p2pcache.io.imports.import_folder import FOLDER, remove_parts
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.room import users_and_claims
@@ -135,8 +135,8 @@ class Housekeeping:
     async def verify_model(self, ref: Ref) -> Events:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""
         began = time.monotonic()
-        digest = (await local_model(self._context.store, ref)).digest
-        model = await open_model(self._context.store, self._downloads, digest)
+        known = await local_model(self._context.store, ref)
+        model = await open_model(self._context.store, self._downloads, ref, known)
         done, total = 0, model.layout.total_bytes
 
         def note(so_far: int, _of: int) -> None:
@@ -195,16 +195,18 @@ async def not_here(store: Store, ref: Ref) -> NotFound:
     return NotFound(f"model {ref} is not in this cache; `p2pcache ls` shows what is{near}")
 
 
-async def open_model(store: Store, downloads: DownloadManager, digest: str) -> ModelStore:
+async def open_model(
+    store: Store, downloads: DownloadManager, ref: Ref, known: ModelInfo
+) -> ModelStore:
     """The chunks of a model of this cache, shared with its swarm if there is one.
 
     Raises:
-        NotFound: it isn't here.
+        NotFound: it was evicted, or its manifest is damaged.
     """
-    swarm = downloads.swarms.get(digest)
+    swarm = downloads.swarms.get(known.digest)
     if swarm is not None:
         return swarm.store
-    model = await pools.STEPS.run(store.get, digest)
+    model = await pools.STEPS.run(store.get, known.digest)
     if model is None:
-        raise NotFound(f"model blake3:{digest} is not in this cache")
+        raise NotFound(why_no_bytes(ref, known))
     return model

@@ -16,7 +16,7 @@ from p2pcache.core.format.near_refs import hint
 from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.disk.disk import disk_errors, lock, translate
-from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_pull
+from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_bytes, why_no_pull
 from p2pcache.io.http.client import AgentClient, Events, Json
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
 
 LOCK_FILE = "command.lock"
-BLOBS = "blobs"  # every cache has this folder
+BLOBS, RECORDS = "blobs", "agent.db"  # every cache has this folder and this file
 
 
 @contextmanager
@@ -52,9 +52,10 @@ def cache_lock(path: Path) -> Iterator[None]:
     A command that must wait says so.
 
     Raises:
-        NotAllowed: the directory can't be made or written.
+        NotAllowed: the directory can't be made or written, or the cache in it belongs to another user.
         NoSpace: its disk is full.
     """
+    _check_owner(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
@@ -75,6 +76,28 @@ def cache_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _check_owner(path: Path) -> None:
+    """Refuse to leave files of this user in another user's cache: its owner couldn't link or remove them."""
+    try:
+        owner = (path / RECORDS).stat().st_uid
+        # A nameless file tells as whom we write; that isn't always who we are (NFS).
+        descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # No cache yet, a file system without such files, or what the lock's own error tells.
+    except OSError:
+        return
+    try:
+        ours = os.fstat(descriptor).st_uid
+    finally:
+        os.close(descriptor)
+    if ours != owner:
+        from p2pcache.io.host.host_facts import user_name  # brings psutil
+
+        raise NotAllowed(
+            f"cache directory {path} is {user_name(owner)}'s, who couldn't use files that {user_name(ours)} leaves in "
+            f"it; run this as {user_name(owner)}, or choose another with --cache-dir"
+        )
 
 
 @contextmanager
@@ -131,7 +154,7 @@ class LocalCache:
             assert self._store is not None
             encoded = self._store.manifest(known.digest)
             if encoded is None:
-                raise NotFound(f"the manifest of {wanted} was damaged; pull it again")
+                raise NotFound(why_no_bytes(wanted, known))
         except NotFound:
             if not self._origin:
                 raise
@@ -262,7 +285,7 @@ class LocalCache:
         assert self._store is not None
         model = self._store.get(known.digest)
         if model is None:
-            raise NotFound(f"model {ref} is not in this cache; 'p2pcache ls' shows what is")
+            raise NotFound(why_no_bytes(ref, known))
         return known, model
 
     def _repo(self) -> "OriginRepo":

@@ -106,6 +106,12 @@ def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] |
     return None
 
 
+def why_no_bytes(ref: Ref, known: ModelInfo) -> str:
+    """Why nothing can be read of a model that this cache lists, and what to do, for people."""
+    what = "was evicted" if known.remote else "is listed here, but its manifest is damaged"
+    return f"{ref} {what}; `p2pcache pull {ref}` brings it back"
+
+
 def why_no_pull(ref: Ref, models: Iterable[ModelInfo]) -> str:
     """Why the history has no pull of a model, and what to do, for people.
 

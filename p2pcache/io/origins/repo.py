@@ -216,7 +216,13 @@ class OriginRepo:
             NotFound: no such manifest.
             InvalidManifest: other bytes are stored there.
         """
-        data, _ = self.origin.get(manifest_key(digest), limit=MAX_MANIFEST_BYTES)
+        try:
+            data, _ = self.origin.get(manifest_key(digest), limit=MAX_MANIFEST_BYTES)
+        except NoContainer:
+            raise
+        except NotFound:
+            why = f"{self.url} has no manifest blake3:{digest}"
+            raise NotFound(f"{why}; if it was deleted, push the model again") from None
         if digest_of(data) != digest:
             raise InvalidManifest(
                 f"{self.url} holds other bytes than manifest blake3:{digest}; push the model again with --repair"

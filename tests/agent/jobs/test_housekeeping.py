@@ -98,6 +98,19 @@ async def test_prune_leaves_models_in_use(tmp_path: Path, layout: Layout) -> Non
         assert not app.downloads.swarms
 
 
+async def test_an_evicted_model_cannot_be_verified(tmp_path: Path, layout: Layout) -> None:
+    async with (
+        agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app,
+        client(app) as session,
+    ):
+        await pull(app, str(REF))
+        async with session.post("/v1/evict", json={"ref": str(REF)}) as answer:
+            assert answer.status == 200
+        async with session.post("/v1/verify", json={"ref": str(REF)}) as answer:
+            told = await answer.text()
+        assert f"{REF} was evicted; `p2pcache pull {REF}` brings it back" in told
+
+
 async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> None:
     async with agent(tmp_path) as app:
         folder = ImportFolder(app.store.root / FOLDER / ("abc0" * 8))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.cli.standalone.local_cache import LOCK_FILE
-from p2pcache.errors import IntegrityError, NotFound, UsageError
+from p2pcache.errors import IntegrityError, NotAllowed, NotFound, UsageError
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
 from tests.cli.standalone.model_kit import same
@@ -109,6 +109,37 @@ def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path:
         assert isinstance(run("ls").exception, UsageError)
     finally:
         os.close(descriptor)
+
+
+def test_what_cannot_be_verified_says_why_and_a_pull_mends_it(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    run("pull", "team/m:v1")
+    (stored,) = (tmp_path / "xdg/p2pcache/manifests").iterdir()
+    stored.write_bytes(b"{}")  # by hand
+    for command in ("verify", "show"):
+        refused = run(command, "team/m:v1", "--origin", "")
+        assert isinstance(refused.exception, NotFound)
+        assert "its manifest is damaged; `p2pcache pull team/m:v1`" in str(refused.exception)
+    assert run("pull", "team/m:v1").exit_code == 0
+    assert run("verify", "team/m:v1").exit_code == 0
+    run("evict", "team/m:v1")
+    assert "team/m:v1 was evicted; `p2pcache pull" in str(run("verify", "team/m:v1").exception)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+def test_a_cache_of_another_user_is_left_alone(run: Run, model: Path, tmp_path: Path) -> None:
+    """Its owner can neither link nor remove what root would leave in it."""
+    run("pull", "team/m:v1")
+    cache = tmp_path / "xdg/p2pcache"
+    for path in (cache, *cache.rglob("*")):
+        os.chown(path, 4321, 4321, follow_symlinks=False)
+    for command in (["pull", "team/m:v1"], ["rm", "team/m:v1"], ["ls"], ["prune"]):
+        refused = run(*command)
+        assert isinstance(refused.exception, NotAllowed)
+        assert "is 4321's" in str(refused.exception)
+        assert "run this as 4321" in str(refused.exception)
+    assert not [path for path in cache.rglob("*") if path.lstat().st_uid != 4321]
 
 
 def test_without_an_agent_an_absent_cache_is_an_empty_one(run: Run) -> None:

@@ -154,7 +154,9 @@ def test_a_push_that_could_not_move_the_tag_uploads_nothing(tmp_path: Path) -> N
 
 def test_manifests(repo: OriginRepo) -> None:
     wanted = model()
-    with pytest.raises(NotFound):
+    with pytest.raises(
+        NotFound, match=f"no manifest blake3:{wanted.digest}; .*push the model again"
+    ):
         repo.get_manifest(wanted.digest)
     repo.put_manifest(wanted.digest, wanted.encoded)
     assert repo.get_manifest(wanted.digest) == wanted.encoded
