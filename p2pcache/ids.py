@@ -12,13 +12,15 @@ SCHEME = "p2pcache://"  # before a ref, where something else could stand, such a
 MAX_SHOWN = 400  # characters of a bad ref that a message repeats; a good one has 361 at most
 
 
-_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}"
+NAME_CHARS, TAG_CHARS = 80, 128  # at most
+_NAME = rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NAME_CHARS - 1}}}"
+_TAG_TEXT = rf"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{TAG_CHARS - 1}}}"
 _REF = re.compile(
     rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?"
+    rf"(?::(?P<tag>{_TAG_TEXT}))?"
     r"(?:@blake3:(?P<digest>[0-9a-f]{64}))?"
 )
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_TAG = re.compile(_TAG_TEXT)
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 RunIndex = int
@@ -54,7 +56,7 @@ class Ref(NamedTuple):
             shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
             raise UsageError(
                 f"not a model ref: {shown!r}; expected [namespace/]name[:tag][@blake3:HEX], "
-                "for example team/llama:v3"
+                f"for example team/llama:v3, with names of up to {NAME_CHARS} characters and tags of up to {TAG_CHARS}"
             )
         return cls(
             (match["namespace"] or DEFAULT_NAMESPACE).lower(),
