@@ -14,7 +14,7 @@ from p2pcache.ids import is_digest
 MAX_TAG_BYTES = 4096  # a record has about 200
 MAX_GENERATION = 2**53  # what every JSON reader holds exactly
 _REMEDY = (
-    "somebody wrote it by hand; push another tag, or delete this one's record in the storage, "
+    "it is damaged, or somebody wrote it by hand: push another tag, or delete this one's record in the storage, "
     "push again and pull with --force-generation"
 )
 
@@ -34,7 +34,7 @@ class TagRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         if self.generation >= MAX_GENERATION:
             raise IntegrityError(
-                f"the tag is at the last generation ({MAX_GENERATION}), which no pushes reach: {_REMEDY}"
+                f"the tag is at the last generation ({MAX_GENERATION}), which no pushes reach; {_REMEDY}"
             )
         return TagRecord(digest, self.generation + 1, self.digest)
 
@@ -77,4 +77,4 @@ def _unreadable(data: bytes, error: Exception) -> IntegrityError:
         return IntegrityError(
             f"the tag was written by a newer release ({error}); upgrade p2pcache on this node"
         )
-    return IntegrityError(f"not a tag record: {error}")
+    return IntegrityError(f"not a tag record: {error}; {_REMEDY}")

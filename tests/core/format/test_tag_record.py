@@ -45,13 +45,17 @@ def test_each_change_adds_a_generation_and_a_deletion_keeps_it() -> None:
     ],
 )
 def test_a_record_that_nobody_could_follow_is_refused(wrong: object) -> None:
-    with pytest.raises(IntegrityError, match="not a tag record"):
+    with pytest.raises(
+        IntegrityError, match="not a tag record.*; .*delete this one's record in the storage"
+    ):
         decode_tag(json.dumps(wrong).encode())
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100_000, b'{"digest":"\xff"}'])
 def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
-    with pytest.raises(IntegrityError, match="not a tag record"):
+    with pytest.raises(
+        IntegrityError, match="not a tag record.*; .*delete this one's record in the storage"
+    ):
         decode_tag(data)
 
 
