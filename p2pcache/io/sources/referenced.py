@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.format.source_record import BlobPlace, SourceRecord
+from p2pcache.core.format.source_record import CHANGED, BlobPlace, SourceRecord
 from p2pcache.errors import NotFound, OriginChanged, P2PCacheError
 from p2pcache.io.origins.base import Body, NoContainer
 from p2pcache.io.origins.repo import OriginRepo
@@ -103,7 +103,7 @@ class ModelBlobs:
         places = record.blobs.get(blob, []) if record is not None else []
         for place in places:
             at_place = partial(self._reads.open_place, place, size, start, length, cancelled)
-            yield _Way(at_place, goes_on=_about_place)
+            yield _Way(at_place, goes_on=_about_place, told=_of_place)
         if places:
             yield _Way(at_origin, goes_on=_about_place)  # it may have been pushed meanwhile
 
@@ -116,6 +116,7 @@ class _Way(NamedTuple):
 
     open: Callable[[], Body]
     goes_on: Callable[[P2PCacheError], bool]  # whether another place is tried after this error
+    told: Callable[[P2PCacheError], P2PCacheError] = lambda error: error  # what is said of it then
 
 
 class _FirstGood(Body):
@@ -139,7 +140,7 @@ class _FirstGood(Body):
             except P2PCacheError as error:
                 if isinstance(error, NoContainer) or not way.goes_on(error):
                     raise
-                worst = _weightier(worst, error)
+                worst = _weightier(worst, way.told(error))
             else:
                 self._begun = True
                 return count
@@ -151,6 +152,11 @@ class _FirstGood(Body):
         if self._body is not None:
             self._body.close()
             self._body = None
+
+
+def _of_place(error: P2PCacheError) -> P2PCacheError:
+    """An error of a place that held the blob when it was imported: a file that is gone has changed."""
+    return OriginChanged(f"{error}: it {CHANGED}") if isinstance(error, NotFound) else error
 
 
 def _about_place(error: P2PCacheError) -> bool:

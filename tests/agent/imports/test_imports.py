@@ -113,14 +113,20 @@ async def test_the_manifest_is_that_of_a_push(tmp_path: Path) -> None:
     assert repo.sources_of(done["digest"]) is None
 
 
-async def test_what_changed_at_the_source_ends_a_pull_with_code_6(tmp_path: Path) -> None:
+@pytest.mark.parametrize("gone", [False, True])
+async def test_what_changed_at_the_source_ends_a_pull_with_code_6(
+    tmp_path: Path, gone: bool
+) -> None:
     sources, origin = lake(tmp_path), (tmp_path / "origin").as_uri()
     async with agent(tmp_path, "a", origin=origin, sources=sources) as first:
         assert (await taken(first, f"{sources['lake'].url}/m"))[-1]["event"] == "done"
-    (tmp_path / "lake/m/a.bin").write_bytes(os.urandom(1_200_000))
+    (tmp_path / "lake/m/a.bin").unlink()
+    if not gone:
+        (tmp_path / "lake/m/a.bin").write_bytes(os.urandom(1_200_000))
     async with agent(tmp_path, "b", origin=origin, sources=sources) as second:
         failed = await pull(second, "team/m:v1")
         assert failed["code"] == 6
+        assert "lake/m/a.bin" in failed["message"]
         assert CHANGED in failed["message"]
         assert "--repair" not in failed["message"]
     # Imported again it is good again.
