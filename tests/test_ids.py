@@ -54,7 +54,7 @@ def test_refs(text: str, parsed: tuple[str, str, str, str | None]) -> None:
 )  # fmt: skip
 def test_not_refs(text: str) -> None:
     with pytest.raises(
-        UsageError, match="not a model ref.*up to 80 characters and tags of up to 128"
+        UsageError, match=r"not a model ref.*up to 80 characters and tags of up to 128"
     ):
         Ref.parse(text)
 

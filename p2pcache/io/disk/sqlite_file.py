@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from p2pcache.errors import Busy, NoSpace, P2PCacheError, UsageError
+from p2pcache.errors import Busy, IntegrityError, NoSpace, P2PCacheError, UsageError
 from p2pcache.io.disk.disk import MAKE_INODES, is_read_only, no_inodes, translate
 from p2pcache.io.disk.reserve_file import OPENING_BYTES, SPARE_BYTES, Spare
 
@@ -18,6 +18,7 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 # What it makes of a write that a read-only disk refuses.
 _REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _KIND = 0xFF  # the lower byte of an error's code, without its details
 LOCK_WAIT_S = 1.5  # for another program's lock: no caller is silent for long
@@ -39,7 +40,8 @@ class SqliteFile:
             NoSpace: the disk is full.
             NotAllowed: it is read-only.
             Busy: another program has locked it.
-            P2PCacheError: it's damaged or unreadable.
+            IntegrityError: it's damaged.
+            P2PCacheError: it's unreadable.
         """
         self._lock = threading.Lock()
         self._path = path
@@ -103,6 +105,11 @@ class SqliteFile:
             if code is not None and code & _KIND in _REFUSED and is_read_only(self._path.parent):
                 refused = OSError(errno.EROFS, os.strerror(errno.EROFS))
                 raise translate(refused, f"cache records {self._path}") from error
+            if code is not None and code & _KIND in _DAMAGED:
+                raise IntegrityError(
+                    f"cache records {self._path} are damaged ({error}): stop the agent and remove this file: models "
+                    "stay and are proved again"
+                ) from error
             raise P2PCacheError(
                 f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
                 "remove it: models stay and are proved again"

@@ -46,7 +46,7 @@ def test_each_change_adds_a_generation_and_a_deletion_keeps_it() -> None:
 )
 def test_a_record_that_nobody_could_follow_is_refused(wrong: object) -> None:
     with pytest.raises(
-        IntegrityError, match="not a tag record.*; .*delete this one's record in the storage"
+        IntegrityError, match=r"not a tag record.*; .*delete this one's record in the storage"
     ):
         decode_tag(json.dumps(wrong).encode())
 
@@ -54,7 +54,7 @@ def test_a_record_that_nobody_could_follow_is_refused(wrong: object) -> None:
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[" * 100_000, b'{"digest":"\xff"}'])
 def test_bytes_that_are_no_json_are_refused(data: bytes) -> None:
     with pytest.raises(
-        IntegrityError, match="not a tag record.*; .*delete this one's record in the storage"
+        IntegrityError, match=r"not a tag record.*; .*delete this one's record in the storage"
     ):
         decode_tag(data)
 

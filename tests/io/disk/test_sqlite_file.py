@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from p2pcache.errors import Busy, NoSpace, NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import Busy, IntegrityError, NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.disk import sqlite_file
 from p2pcache.io.disk.reserve_file import SPARE_BYTES
 from p2pcache.io.disk.sqlite_file import SqliteFile
@@ -102,7 +102,7 @@ def test_a_lock_of_another_program_is_named_soon(
 
 def test_a_file_that_is_no_database_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"not a database" * 1000)
-    with pytest.raises(P2PCacheError, match="stop the agent and remove it"):
+    with pytest.raises(IntegrityError, match=r"damaged.*stop the agent and remove this file"):
         Pets(tmp_path / "db", [FIRST])
 
 
