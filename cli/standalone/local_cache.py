@@ -62,7 +62,7 @@ def cache_lock(path: Path) -> Iterator[None]:
             path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
-        if error.errno in (errno.EROFS, errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in (errno.EACCES, errno.EPERM):
             raise translate(error, f"can't use cache directory {path}", path) from None
         raise NotAllowed(
             f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"

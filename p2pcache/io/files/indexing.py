@@ -8,6 +8,7 @@ Left out silently, because they are no part of the model: `.git` (anywhere), and
 `.cache/huggingface` (`hf download --local-dir` leaves it) and what a file system keeps there.
 """
 
+import errno
 import hashlib
 import os
 import stat
@@ -164,7 +165,9 @@ def _file(root: Path, inside: str, entry: "os.DirEntry[str]") -> _Found:
         raise UsageError(f"{error} (in {root}); rename the file") from None
     try:
         info = entry.stat()
-    except FileNotFoundError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ELOOP):
+            raise
         raise UsageError(
             f"{inside} is a link to nothing; remove it or restore its target"
         ) from None

@@ -111,6 +111,16 @@ def test_a_cache_that_an_agent_holds_is_refused(run: Run, model: Path, tmp_path:
         os.close(descriptor)
 
 
+def test_a_cache_directory_that_cannot_be_ends_by_its_cause(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for path, cause in (("n" * 300, "too long"), ("file/cache", "Not a directory")):
+        refused = run("pull", "team/m:v1", "--cache-dir", tmp_path / path)
+        assert isinstance(refused.exception, UsageError)
+        assert cause in str(refused.exception)
+
+
 def test_what_cannot_be_verified_says_why_and_a_pull_mends_it(
     run: Run, model: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,12 @@ def test_irregular_files_are_refused_by_name(folder: Path) -> None:
         index_directory(folder)
 
 
+def test_links_in_a_circle_are_named(tmp_path: Path) -> None:
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(UsageError, match="circle is a link to nothing"):
+        index_directory(tmp_path)
+
+
 @pytest.mark.parametrize("name", [b"new\nline", b"back\\slash", b"\xff\xfe", b"esc\x1b[31m"])
 def test_names_that_cannot_be_in_a_model(folder: Path, name: bytes) -> None:
     with open(os.fsencode(folder) + b"/" + name, "wb"):  # noqa: PTH123  pathlib takes no bytes
