@@ -190,6 +190,8 @@ class SwarmTracker:
                 self._send(node, m.Grant(self.digest, self._context.epoch, tuple(runs), in_flight))
         if delta := self.roster.flush_list(now):
             self._send_all(self.roster.needy(), delta)
+            for node, rest in self.roster.hand_out_rest(self._context.members.neighbours):
+                self._send(node, rest)
 
     def next_wakeup(self) -> float:
         """When `step` has something to do next."""

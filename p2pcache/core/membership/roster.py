@@ -19,7 +19,7 @@ class Roster:
     """The members of one swarm, and indexes over their records.
 
     Invariants: `_usual` holds all members that aren't banned, `complete` those of them that have every run, `_parts`
-    those that have some and don't fetch the whole, `_racks` each in its rack.
+    those that have some and don't fetch the whole, `_racks` each in its rack. Newcomers are among the news.
     """
 
     def __init__(self, digest: str, run_count: int, seed: int) -> None:
@@ -36,6 +36,9 @@ class Roster:
         self._racks: dict[Place, SampledSet] = {}
         self._seated: dict[Place, tuple[NodeId, ...]] = {}  # as of the last list
         self._news: dict[NodeId, Member | None] = {}  # since the last flush; None: it left
+        # Members that get the rest of their neighbours with the next flush, and all whom they know: that were named to
+        # them, or that they were named to.
+        self._newcomers: dict[NodeId, set[NodeId]] = {}
         self._list: Swarm | None = None  # the full list of `version`, until the next change
         self._flushed_at = -inf
 
@@ -58,6 +61,7 @@ class Roster:
     def remove(self, node: NodeId) -> None:
         """A node takes part no longer: its record is dropped."""
         self._index(self.members.pop(node), here=False)
+        self._newcomers.pop(node, None)
         self._news[node] = None
 
     def ban(self, record: MemberRecord) -> None:
@@ -126,17 +130,25 @@ class Roster:
     def hand_out(self, node: NodeId, count: int, seeks: RunSet = 0) -> Swarm | None:
         """So many neighbours for a node that entered, with their addresses; None if it is alone.
 
-        More are named until they have all that it `seeks` of what lies in parts.
+        More are named until they have all that it `seeks` of what lies in parts. A newcomer to a large swarm gets half
+        of them now, and `hand_out_rest` the others: those that come at one time are named to each other alike.
         """
-        record = self.members[node]
-        chosen = self._neighbours(record, count)
+        record, now = self.members[node], count
+        if node in self._news and len(self._usual) > count + 1:
+            now -= count // 2
+            self._newcomers[node] = {node}
+        chosen = self._neighbours(record, now, {node})
         if seeks and self._parts:
             chosen += self._holders_of_parts(record, chosen, seeks & self._full_set)
-        chosen = [other for other in chosen if not self.members[other].void]
-        for other in chosen:
-            self.members[other].degree += 1
-        record.degree += len(chosen)
-        return self.introduction(chosen) if chosen else None
+        return self._name(record, chosen)
+
+    def hand_out_rest(self, count: int) -> Iterable[tuple[NodeId, Swarm]]:
+        """The other half of `count` neighbours for each that came since the last flush."""
+        for node, known in self._newcomers.items():
+            record = self.members[node]
+            if rest := self._name(record, self._neighbours(record, count // 2, known)):
+                yield node, rest
+        self._newcomers.clear()
 
     def introduction(self, others: Iterable[NodeId]) -> Swarm:
         """A delta that changes nothing but names members to dial."""
@@ -180,19 +192,34 @@ class Roster:
         assert {n: place for place, bag in self._racks.items() for n in bag} == places
         news = {node: member for node, member in self._news.items() if member is not None}
         assert news == {node: self.members[node].member for node in news}
+        assert self._newcomers.keys() <= news.keys()
         for bag in (self._usual, self.complete, self._parts, *self._racks.values()):
             bag.check()
 
     # -- inside ------------------------------------------------------------------------------------
 
-    def _neighbours(self, record: MemberRecord, count: int) -> list[NodeId]:
-        """Members to dial, in order of preference: of the same rack, complete ones, far ones.
+    def _name(self, record: MemberRecord, others: Iterable[NodeId]) -> Swarm | None:
+        """Name members to one that dials them, but none whose claims are void; None if nobody is left."""
+        chosen = [other for other in others if not self.members[other].void]
+        for other in chosen:
+            self.members[other].degree += 1
+            if other in self._newcomers:
+                self._newcomers[other].add(record.node)
+        record.degree += len(chosen)
+        if record.node in self._newcomers:
+            self._newcomers[record.node].update(chosen)
+        return self.introduction(chosen) if chosen else None
+
+    def _neighbours(
+        self, record: MemberRecord, count: int, known: Collection[NodeId]
+    ) -> list[NodeId]:
+        """Members to dial, in order of preference: of the same rack, complete ones, far ones. Nobody is `known`.
 
         Each node gets at least one that was there before it, so the graph of all that ever entered is connected.
         """
         everyone, rack = self._usual, self._racks.get(record.place, SampledSet())
-        chosen = {record.node: None}
-        if len(everyone) <= count + 1:
+        chosen = dict.fromkeys(known)
+        if len(everyone) <= count + len(known):
             near = rack.draw(self._rng, len(rack))
             chosen |= dict.fromkeys(near + everyone.draw(self._rng, len(everyone)))
         else:
@@ -202,9 +229,9 @@ class Roster:
                 (complete, whole),
                 (everyone, count),
             ):
-                missing = count + 1 - len(chosen)
+                missing = count + len(known) - len(chosen)
                 chosen |= dict.fromkeys(self._draw(group, min(share, missing), chosen))
-        return list(chosen)[1:]
+        return list(chosen)[len(known) :]
 
     def _draw(self, group: SampledSet, count: int, without: Collection[NodeId]) -> list[NodeId]:
         """About so many members. Of two that are drawn the less connected one is taken (Mitzenmacher 1996).

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from p2pcache.core import bitset
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.membership.sampled_set import SampledSet
-from p2pcache.core.protocol.messages import Member
+from p2pcache.core.protocol.messages import Member, Swarm
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
@@ -27,13 +27,16 @@ def test_bag_is_a_set(steps: list[tuple[bool, int]]) -> None:
 def build(
     racks: list[int], complete: set[int], count: int, seed: int
 ) -> dict[int, tuple[int, ...]]:
-    """Nodes enter one after another; returns the neighbours that each is handed."""
+    """Nodes enter one after another, each with a change of the list; returns the neighbours that each is handed."""
     roster, handed = Roster("ab" * 32, 1, seed), {}
     for node, rack in enumerate(racks):
         record = roster.enter(Member(node, "h:1", rack=str(rack)))
         roster.set_have(record, int(node in complete))
         told = roster.hand_out(node, count)
         handed[node] = told.neighbours if told is not None else ()
+        roster.flush_list(float(node))
+        for _, rest in roster.hand_out_rest(count):
+            handed[node] += rest.neighbours
     return handed
 
 
@@ -87,11 +90,57 @@ def test_no_node_is_the_neighbour_of_all() -> None:
     assert max(degree.values()) < 4 * 48  # the mean is 48
 
 
+def links_of(size: int, count: int, together: int, racks: int = 1) -> list[set[int]]:
+    """The neighbours of each node, where so many enter between two changes of the list."""
+    roster, links = Roster("ab" * 32, 1, 1), [set[int]() for _ in range(size)]
+
+    def meet(node: int, told: Swarm | None) -> None:
+        for other in told.neighbours if told is not None else ():
+            assert other not in links[node] | {node}, "it was named before"
+            links[node].add(other)
+            links[other].add(node)
+
+    for node in range(size):
+        roster.enter(Member(node, "h:1", rack=str(node % racks)))
+        meet(node, roster.hand_out(node, count))
+        roster.check()
+        if (node + 1) % together == 0 or node + 1 == size:
+            roster.flush_list(float(node))
+            for newcomer, rest in roster.hand_out_rest(count):
+                meet(newcomer, rest)
+            assert not list(roster.hand_out_rest(count))
+    return links
+
+
+def test_nodes_that_come_at_one_time_have_about_as_many_neighbours() -> None:
+    """The last ones, too: with fewer they find all of them full sooner."""
+    for size, mean in (100, 42), (300, 46):
+        degrees = [len(others) for others in links_of(size, 24, together=size)]
+        assert sum(degrees) == size * mean
+        assert min(degrees) > 0.6 * mean
+        assert max(degrees) < 1.5 * mean
+
+
+@given(st.integers(1, 80), st.integers(1, 24), st.integers(1, 80), st.integers(1, 5))
+def test_nobody_is_named_twice_or_to_more(size: int, count: int, together: int, racks: int) -> None:
+    links = links_of(size, count, together, racks)
+    named = sum(map(len, links)) / 2
+    assert named <= sum(min(node, count) for node in range(size))
+    assert named >= sum(min(node, (count + 1) // 2) for node in range(size))
+    seen, todo = {0}, [0]
+    while todo:
+        fresh = links[todo.pop()] - seen
+        seen |= fresh
+        todo += fresh
+    assert len(seen) == size, "the graph is connected"
+
+
 def entered(count: int, run_count: int, parts: dict[int, int], racks: int = 1) -> Roster:
     roster = Roster("ab" * 32, run_count, 1)
     for node in range(count):
         roster.enter(Member(node, "h:1", rack=str(node % racks)))
         roster.set_have(roster.members[node], parts.get(node, 0))
+    roster.flush_list(0.0)
     roster.check()
     return roster
 
