@@ -368,8 +368,6 @@ class SwarmDriver:
 
     def _notify(self, command: c.Command) -> None:
         match command:
-            case c.Blame(peer):
-                self._context.net.drop(peer, "sent bytes that don't match the manifest")
             case c.CutOff():
                 log.warning("model %s: %s", self.label or self.digest, CUT_OFF)
             case c.OriginCorrupt(run):

@@ -52,7 +52,7 @@ class Storm:
     crash: float = 0.0  # share of nodes killed between 20 % and 80 %
     restart: Literal["kept", "lost"] | None = None  # they come back, with their bytes or without
     late: float = 0.0  # share of nodes that start at 50 %
-    liars: int = 0  # nodes that claim everything and serve garbage
+    liars: int = 0  # nodes that have the whole model and serve garbage
     hidden: int = 0  # nodes that nobody can dial
     odd: int = 0  # nodes that read other storage than the others: an empty mount, another bucket
     witness: bool = True  # the tracker can read storage itself
@@ -60,7 +60,7 @@ class Storm:
     # Nodes that have the whole model and send so little that connections are given up.
     dripping: int = 0
     busy: int = 0  # nodes that have the whole model and always answer BUSY
-    # Hung, dripping and busy nodes begin with nothing, and pull as all others do.
+    # Liars, hung, dripping and busy nodes begin with nothing, and pull as all others do.
     reading: bool = False
     racks: int = 0  # nodes are dealt to this many; 0: one flat network
     oversubscribed: float = 4.0  # a rack's uplink carries the sum of its nodes' rates over this
@@ -183,13 +183,16 @@ class Run:
         return bitset.of(range(first, last))
 
     def _start_liar(self) -> None:
-        self.cluster.add_node(have=bitset.full(self.storm.runs), liar=True)
+        self.cluster.add_node(have=self._held(), liar=True)
+
+    def _held(self) -> RunSet:
+        """What a node that delivers nothing right begins with."""
+        return 0 if self.storm.reading else bitset.full(self.storm.runs)
 
     def _start_silent(self, fault: str) -> None:
         storm = self.storm
         name = f"rack{len(self.cluster.nodes) % storm.racks}" if storm.racks else ""
-        have = 0 if storm.reading else bitset.full(storm.runs)
-        self.cluster.add_node(have=have, fault=fault, place=Place(name))
+        self.cluster.add_node(have=self._held(), fault=fault, place=Place(name))
 
     def _schedule_faults(self) -> None:
         storm, world = self.storm, self.cluster.world

@@ -152,7 +152,8 @@ class Hub:
         # Before the handshake, with the group of addresses that each comes from; oldest first.
         self.half_open: dict[Serving, str] = {}
         self.totals = Totals()
-        self._banned: dict[NodeId, float] = {}  # node -> until
+        self._banned: dict[NodeId, float] = {}  # node -> until when it isn't dialled
+        self._refused: dict[NodeId, float] = {}  # node -> until when it isn't let in
         self._request_s = RollingMedian(REQUESTS)
 
     def on_request_done(self, seconds: float) -> None:
@@ -174,14 +175,19 @@ class Hub:
         return pulse_s(min(pace_s for _, pace_s in pulls), min(lacking for lacking, _ in pulls))
 
     def ban(self, node: NodeId) -> None:
-        """Neither dial this node nor let it in for a while."""
-        now = time.monotonic()
-        self._banned = {n: until for n, until in self._banned.items() if until > now}
-        self._banned[node] = now + self.limits.ban_s
+        """Don't dial a node that sent wrong bytes, for a while.
+
+        It may still dial us and gets what it asks for. If nobody served it, it would read storage for itself.
+        """
+        self._note(self._banned, node)
 
     def banned(self, node: NodeId) -> bool:
-        """Whether the node is still refused."""
+        """Whether the node isn't dialled: it sent wrong bytes or broke a rule."""
         return self._banned.get(node, 0.0) > time.monotonic()
+
+    def refuses(self, node: NodeId) -> bool:
+        """Whether the node isn't let in: it broke a rule."""
+        return self._refused.get(node, 0.0) > time.monotonic()
 
     def on_violation(self, node: NodeId, text: str) -> None:
         """Count a broken rule, and ban the node if it is known (-1: a stranger)."""
@@ -193,8 +199,9 @@ class Hub:
         self.inbox.post(self.hang_up, node, text)
 
     def hang_up(self, node: NodeId, text: str) -> None:
-        """End both connections with a node, and refuse it for a while."""
+        """End both connections with a node, and neither dial it nor let it in for a while."""
         self.ban(node)
+        self._note(self._refused, node)
         for session in self._sessions(node):
             session.close(Outcome.LOST, text)
 
@@ -234,6 +241,12 @@ class Hub:
         if digest in self.heard:
             self.heard[digest].runs.pop(node, None)
         return True
+
+    def _note(self, times: dict[NodeId, float], node: NodeId) -> None:
+        now = time.monotonic()
+        for other in [one for one, until in times.items() if until <= now]:
+            del times[other]
+        times[node] = now + self.limits.ban_s
 
     def _sessions(self, node: NodeId) -> list[Session]:
         """The sessions with a node, the one in which we request first."""

@@ -276,10 +276,6 @@ class PeerNet:
         """Forget what a node has of a model; False: it is connected and goes on telling."""
         return self._hub.forget_heard(digest, node)
 
-    def drop(self, node: NodeId, reason: str) -> None:
-        """Hang up on a node, and refuse it for a while."""
-        self._hub.hang_up(node, reason)
-
     # -- facts -----------------------------------------------------------------------------------
 
     def pulse_after(self, when: float) -> float:

@@ -101,9 +101,36 @@ async def test_a_model_that_we_remove_ends_its_requests() -> None:
                 await asyncio.sleep(0.02)
 
 
-async def test_a_dropped_node_is_refused_for_a_while() -> None:
+async def test_a_node_that_sent_wrong_bytes_is_asked_nothing_and_still_served() -> None:
+    """Refused by everybody it would read a copy of its own from storage, beside the swarm."""
+    async with node(1) as liar, node(2) as honest:
+        lies, truth = liar.swarm(MODEL, full=True), honest.swarm(MODEL, full=True)
+        ours, theirs = MODEL.layout.run_chunks(0), MODEL.layout.run_chunks(1)
+        lies.store.have, truth.store.have = set(theirs), set(ours)
+        lies.store.file.truncate(0)
+        lies.store.file.truncate(lies.store.offsets[-1])
+        await dialled(honest, truth, liar, 0b10)
+        await dialled(liar, lies, honest, 0b01)
+        honest.net.request(DIGEST, 1, 1, 1)
+        assert await truth.end(1) is Outcome.MISMATCH
+        await truth.heard("left", 1)
+        honest.net.dial(DIGEST, 1, liar.address)
+        await truth.heard("failed", 1)
+        liar.net.request(DIGEST, 1, 2, 0)
+        assert await lies.end(1) is Outcome.DONE, "on the connection that it has"
+        liar.net.remove_swarm(DIGEST)
+        await truth.until(lambda: not honest.net.load)
+        lies.told.clear()
+        lies.store.have.clear()
+        liar.net.add_swarm(lies)
+        await dialled(liar, lies, honest, 0b01)
+        liar.net.request(DIGEST, 2, 2, 0)
+        assert await lies.end(2) is Outcome.DONE, "and on a new one"
+
+
+async def test_a_node_that_broke_a_rule_is_refused_for_a_while() -> None:
     async with served(limits=QUICK) as (server, client, port):
-        server.net.drop(2, "sent bytes that don't match")
+        server.net._hub.on_violation(2, "sent a frame of no kind")
         await port.heard("left", 1)
         client.net.dial(DIGEST, 1, server.address)
         await port.heard("failed", 1)

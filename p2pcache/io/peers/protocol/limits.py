@@ -27,7 +27,8 @@ class PeerLimits:
     # The least rate of a connection with requests, over `stall_s`: too slow for any model, but a neighbour whose
     # disk or process hardly moves may still send that.
     least_bytes_per_s: float = 16384.0
-    ban_s: float = 60.0  # a node that broke a rule is neither dialled nor let in
+    # A node that sent wrong bytes is not dialled for so long, and one that broke a rule is not let in either.
+    ban_s: float = 60.0
     connections: int = 1024  # inbound; 24 neighbours are usual, so this is for floods
     half_open: int = (
         128  # inbound without a handshake; above it the oldest of the most crowded address goes

@@ -112,7 +112,7 @@ class ServerSession:
         if member is not None and not member.owns(said.node):
             _log.warning("refused a peer: node %s is not one of %s", format_node(said.node), member)
             raise NotAllowed(f"node {format_node(said.node)} is not one of {member}")
-        if hub.banned(said.node):
+        if hub.refuses(said.node):
             self.connection.close(Outcome.LOST, "refused for a while after a broken rule")
             return
         self.node = said.node
