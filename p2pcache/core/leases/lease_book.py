@@ -64,8 +64,11 @@ class LeaseBook:
     @property
     def idle(self) -> bool:
         """Whether nothing is being read and nothing is left to read that any reader wants."""
-        lacking = bitset.union(map(lacked_by, self.readers.working.values()))
-        return not self.leases and not self.free & lacking
+        if self.leases or not self.free:
+            return (
+                not self.leases
+            )  # without a look at each reader: every message of a stuck node asks
+        return not self.free & bitset.union(map(lacked_by, self.readers.working.values()))
 
     def runs_of(self, node: NodeId) -> set[RunIndex]:
         """The runs that a node reads now."""

@@ -38,12 +38,13 @@ class ReadTimes:
     def is_slow(self, record: MemberRecord, crowd_s: float) -> bool:
         """Whether a reader takes far longer than the others, and than `crowd_s`, as long as those under way take.
 
-        Where no other has read of late one hiccup would make it slow beside its own reads before.
+        It is compared with at least as many reads of others as the rule wants samples: alone, one hiccup would make
+        it slow beside its own reads before.
         While more and more run the reads of late were quicker than any is now, and the first to read was left out. A
         mean is compared with the mean: where some reads take much longer by chance, whichever node reads, the mean of
         any reader is above the median, and one after the other was left out (docs/lab/0026).
         """
-        if all(node == record.node for node in self._readers):
+        if sum(node != record.node for node in self._readers) < self.rule.min_samples:
             return False
         mean_s = max(self._recent.mean, crowd_s)
         pace_s = (record.read_s + PRIOR_READS * mean_s) / (record.reads + PRIOR_READS)

@@ -46,6 +46,9 @@ class UploadQueue(Generic[Item]):
         self._on = on
         self._settings = settings
         self._limit = settings.slots  # of the slots
+        # Uploads in a row after which a peer makes room: as many as there are slots usually. With few slots a quantum
+        # as short would be mostly calls and new requests.
+        self._quantum = UploadSettings().slots
         self._opened = FIRST_SLOTS  # as many as uploads have opened
         self._active: dict[NodeId, tuple[Priority, Item]] = {}  # receiver -> its upload
         # Peer -> its requests. The peer that was served last is at the end.
@@ -88,9 +91,8 @@ class UploadQueue(Generic[Item]):
         full = not next_waits and self._taken(priority) >= self._slots
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
-        # It had its quantum, as many uploads in a row as there are slots, and others were turned away: each change of
-        # peers costs a call and a new request. An urgent request makes room for nobody.
-        had_quantum = self._turns.get(peer, 0) >= self._settings.slots and self._on.quantum
+        # It had its quantum, and others were turned away. An urgent request makes room for nobody.
+        had_quantum = self._turns.get(peer, 0) >= self._quantum and self._on.quantum
         makes_room = had_quantum and priority is Priority.USUAL and self._others_wait(peer)
         if not self._open or full or makes_room:
             if priority.is_waited_for:

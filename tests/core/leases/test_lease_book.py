@@ -3,6 +3,7 @@
 import pytest
 
 from p2pcache.core import bitset
+from p2pcache.core.leases import lease_book
 from p2pcache.core.membership.member_record import Reach
 from p2pcache.core.protocol.messages import run_bits
 from p2pcache.errors import RemoteProtocolError
@@ -276,6 +277,20 @@ def test_a_book_is_idle_when_nothing_is_left_and_nothing_is_read() -> None:
     book.set_credit(A, 2)
     assert not book.idle
     book.grant(0.0)
+    assert not book.idle
+    have[A] = 0b11
+    book.on_have(A, 0b11, 1.0)
+    assert book.idle
+
+
+def test_whether_a_book_is_idle_costs_no_look_at_each_reader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each message of a stuck node asks: with 10,000 readers 4.6 ms each, and all of them may be stuck."""
+    book, have = make(2)
+    book.set_credit(A, 2)
+    book.grant(0.0)
+    monkeypatch.setattr(lease_book, "lacked_by", None)
     assert not book.idle
     have[A] = 0b11
     book.on_have(A, 0b11, 1.0)

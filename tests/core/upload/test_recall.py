@@ -6,7 +6,7 @@ from p2pcache.core.upload.settings import FULL
 from p2pcache.core.upload.upload_queue import UploadQueue
 from tests.core.upload.uploads_kit import served
 
-QUANTUM = 2  # as many as there are slots
+QUANTUM = UploadSettings().slots  # uploads, however few slots there are
 
 
 def called(queue: UploadQueue[int]) -> list[int]:
@@ -49,11 +49,11 @@ def test_who_is_turned_away_again_hears_of_the_next_upload_that_was_sent() -> No
     assert queue.start_next() == (101, 104)
     assert queue.recall(1.0) == [(22, FULL)], "the first refusal of a peer is no sign of a hang"
     assert not queue.offer(2, 23)
-    assert queue.offer(102, 105)
-    queue.on_upload_ended(102, 102, took_s=1.0)
-    assert queue.start_next() == (102, 105)
+    assert queue.offer(101, 105)
+    queue.on_upload_ended(101, 104, took_s=1.0)
+    assert queue.start_next() == (101, 105)
     assert queue.recall(1.9) == [], "an older release asks again each time that it hears"
-    queue.on_upload_ended(102, 105, took_s=1.0)
+    queue.on_upload_ended(101, 105, took_s=1.0)
     assert queue.recall(2.1) == [(10, 1), (23, FULL)], "a slot is free, and 2 stays in line"
 
 
