@@ -146,7 +146,7 @@ class _FirstGood(Body):
                 return count
         self._on_failed()
         assert worst is not None, "there is at least one way"
-        raise worst
+        raise OriginChanged(str(worst)) if isinstance(worst, _Gone) else worst
 
     def close(self) -> None:
         if self._body is not None:
@@ -154,9 +154,13 @@ class _FirstGood(Body):
             self._body = None
 
 
+class _Gone(NotFound):
+    """A file that a place held at the import is gone: a change, unless another place may have the bytes."""
+
+
 def _of_place(error: P2PCacheError) -> P2PCacheError:
     """An error of a place that held the blob when it was imported: a file that is gone has changed."""
-    return OriginChanged(f"{error}: it {CHANGED}") if isinstance(error, NotFound) else error
+    return _Gone(f"{error}: it {CHANGED}") if isinstance(error, NotFound) else error
 
 
 def _about_place(error: P2PCacheError) -> bool:
@@ -165,9 +169,14 @@ def _about_place(error: P2PCacheError) -> bool:
 
 
 def _weightier(one: P2PCacheError | None, other: P2PCacheError) -> P2PCacheError:
-    """The error that says more: a change before a refusal, and that the origin lacks the blob last."""
-    if one is None or isinstance(one, NotFound):
-        return other
-    if isinstance(other, OriginChanged) and not isinstance(one, OriginChanged):
-        return other
-    return one
+    """The error that says more; of two that say as much the first one."""
+    return other if one is None or _weight(other) > _weight(one) else one
+
+
+def _weight(error: P2PCacheError) -> int:
+    """A change says most, then a refusal or an outage, then a file that is gone; the origin's own lack says nothing."""
+    if isinstance(error, OriginChanged):
+        return 3
+    if isinstance(error, NotFound):
+        return 1 if isinstance(error, _Gone) else 0
+    return 2
