@@ -5,7 +5,7 @@
     ├── NotFound             3  no such model, tag, file
     ├── NotAllowed           4  key, token, file permission
     ├── NoSpace              5  the disk (or quota) can't hold it
-    ├── IntegrityError       6  bytes that don't match their digest
+    ├── IntegrityError       6  bytes that don't match their digest; damaged records
     │   ├── InvalidManifest     an untrusted manifest broke a rule
     │   ├── InvalidHeader       a safetensors file contradicts itself
     │   ├── InvalidTorrent      an untrusted torrent broke a rule
@@ -83,7 +83,7 @@ class OverQuota(NoSpace):
 
 
 class IntegrityError(P2PCacheError):
-    """Bytes don't match the digest that names them."""
+    """Bytes don't match the digest that names them, or records of a cache are damaged."""
 
     exit_code = 6
 
