@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from p2pcache.cli.standalone.local_cache import check_owner
 from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import ClientSettings, cache_dir
 from p2pcache.cli.support.progress import Event, Reporter, follow
@@ -93,7 +94,7 @@ class DirectImport:
             )
         self._repo = OriginRepo(open_origin(settings.origin))
         self._sources = Sources(sources)
-        self._folders = cache_dir(settings) / FOLDER
+        self._cache = cache_dir(settings)
 
     @property
     def goes_on(self) -> str:
@@ -106,8 +107,10 @@ class DirectImport:
     ) -> Event:  # fmt: skip
         """As `ImportTarget.import_from`."""
         source, place = self._sources.holding(url)
-        sweep(self._folders)
-        folder = ImportFolder(self._folders / folder_name(source.name, place))
+        check_owner(self._cache)
+        folders = self._cache / FOLDER
+        sweep(folders)
+        folder = ImportFolder(folders / folder_name(source.name, place))
         running: list[Importing] = []
         stop = threading.Event()
 

@@ -4,7 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 LOCK_FILE = "command.lock"
 BLOBS, RECORDS = "blobs", "agent.db"  # every cache has this folder and this file
+_REFUSED = (errno.EACCES, errno.EPERM)
+_NO_DIRECTORY = (
+    errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR,
+)  # fmt: skip
 
 
 @contextmanager
@@ -53,20 +57,21 @@ def cache_lock(path: Path) -> Iterator[None]:
 
     Raises:
         NotAllowed: the directory can't be made or written, or the cache in it belongs to another user.
+        UsageError: its path can't be one of a directory.
         NoSpace: its disk is full.
     """
-    _check_owner(path)
+    check_owner(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
             path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM):
-            raise translate(error, f"can't use cache directory {path}", path) from None
-        raise NotAllowed(
-            f"can't use cache directory {path}: {error.strerror}; choose another with --cache-dir"
-        ) from None
+        said = f"can't use cache directory {path}"
+        if error.errno not in (*_REFUSED, *_NO_DIRECTORY):
+            raise translate(error, said, path) from None
+        kind = NotAllowed if error.errno in _REFUSED else UsageError
+        raise kind(f"{said}: {error.strerror}; choose another with --cache-dir") from None
     try:
         try:
             lock(descriptor, f"cache dir {path}", wait=False)
@@ -78,26 +83,52 @@ def cache_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check_owner(path: Path) -> None:
-    """Refuse to leave files of this user in another user's cache: its owner couldn't link or remove them."""
+def check_owner(path: Path) -> None:
+    """Refuse to leave files of this user in another user's cache: its owner couldn't link or remove them.
+
+    Raises:
+        NotAllowed: it is another user's.
+    """
+    owner = _owner(path)
+    if owner is None:
+        return
     try:
-        owner = (path / RECORDS).stat().st_uid
-        # A nameless file tells as whom we write; that isn't always who we are (NFS).
+        # A nameless file tells as whom we write; that isn't always who we are (FUSE).
         descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    # No cache yet, a file system without such files, or what the lock's own error tells.
+    # Shares (NFS, CIFS) have no such files: caches there aren't looked at. What else can be
+    # wrong the lock's own error tells.
     except OSError:
         return
     try:
         ours = os.fstat(descriptor).st_uid
     finally:
         os.close(descriptor)
-    if ours != owner:
-        from p2pcache.io.host.host_facts import user_name  # brings psutil
+    if ours == owner:
+        return
+    from p2pcache.io.host.host_facts import user_name  # brings psutil
 
+    theirs, me = user_name(owner), user_name(ours)
+    if owner == 0:  # who can use all files
         raise NotAllowed(
-            f"cache directory {path} is {user_name(owner)}'s, who couldn't use files that {user_name(ours)} leaves in "
-            f"it; run this as {user_name(owner)}, or choose another with --cache-dir"
+            f"cache directory {path} is {theirs}'s; `chown -R {me} {path}`, or choose another with --cache-dir"
         )
+    raise NotAllowed(
+        f"cache directory {path} is {theirs}'s, who couldn't use files that {me} leaves in it; run this as {theirs}, "
+        "or choose another with --cache-dir"
+    )
+
+
+def _owner(path: Path) -> int | None:
+    """The user whose cache a directory is or will be; None: nobody's yet.
+
+    The folder of the blobs says it first: the records may be removed, and made anew by anybody.
+    """
+    for part in (path / BLOBS, path / RECORDS, path):
+        with suppress(OSError):
+            owner = part.stat().st_uid
+            # Root makes directories for others: mount points, /tmp.
+            return owner if owner or part != path else None
+    return None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from p2pcache.cli.standalone.local_cache import check_owner
 from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
@@ -83,6 +84,7 @@ class TorrentImport:
         self._base = (
             Path(options.staging) if options.staging else cache_dir(loaded.settings) / FOLDER
         )
+        self._in_cache = not options.staging
         self._arrived = False
 
     @property
@@ -110,6 +112,7 @@ class TorrentImport:
 
         Raises:
             UsageError: an option that means nothing is given.
+            NotAllowed: the cache belongs to another user.
             IntegrityError: the torrent breaks a rule, or its files aren't the model that it names.
             P2PCacheError: target, disk or torrent failed.
         """
@@ -118,6 +121,8 @@ class TorrentImport:
                 "a torrent is taken and stored whole: leave out --include, --exclude and --copy"
             )
         self._target.check(ref)
+        if self._in_cache:
+            check_owner(self._base.parent)
         torrent = read_metainfo(
             self._of_magnet(url, reporter) if url.startswith(MAGNET) else _read(Path(url))
         )

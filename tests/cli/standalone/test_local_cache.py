@@ -5,10 +5,11 @@ import json
 import os
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from p2pcache.cli.standalone.local_cache import LOCK_FILE
+from p2pcache.cli.standalone.local_cache import BLOBS, LOCK_FILE, RECORDS, check_owner
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound, UsageError
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
@@ -115,10 +116,22 @@ def test_a_cache_directory_that_cannot_be_ends_by_its_cause(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    for path, cause in (("n" * 300, "too long"), ("file/cache", "Not a directory")):
+    (tmp_path / "circle").symlink_to("circle")
+    (tmp_path / "nowhere").symlink_to("none/nowhere")
+    for path, cause in (
+        ("n" * 300, "File name too long"),
+        ("file/cache", "Not a directory"),
+        ("file", "File exists"),
+        ("circle/cache", "Too many levels of symbolic links"),
+        ("nowhere", "File exists"),
+        ("/proc/none/cache", "No such file or directory"),
+    ):
         refused = run("pull", "team/m:v1", "--cache-dir", tmp_path / path)
         assert isinstance(refused.exception, UsageError)
-        assert cause in str(refused.exception)
+        why = (
+            f"can't use cache directory {tmp_path / path}: {cause}; choose another with --cache-dir"
+        )
+        assert str(refused.exception) == why
 
 
 def test_what_cannot_be_verified_says_why_and_a_pull_mends_it(
@@ -144,7 +157,59 @@ def test_a_cache_of_another_user_is_left_alone(run: Run, model: Path, tmp_path: 
     cache = tmp_path / "xdg/p2pcache"
     for path in (cache, *cache.rglob("*")):
         os.chown(path, 4321, 4321, follow_symlinks=False)
-    for command in (["pull", "team/m:v1"], ["rm", "team/m:v1"], ["ls"], ["prune"]):
+    commands: list[list[object]] = [["rm", "team/m:v1"], ["ls"], ["prune"], *_writers(model)]
+    _all_refused(run, cache, commands)
+    (cache / RECORDS).unlink()  # as the runbook says, if they are damaged
+    _all_refused(run, cache, commands)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+@pytest.mark.parametrize("files", [[], [RECORDS]])
+def test_an_empty_directory_of_another_user_is_left_alone(
+    run: Run, model: Path, tmp_path: Path, files: list[str]
+) -> None:
+    cache = tmp_path / "xdg/p2pcache"
+    cache.mkdir(parents=True)
+    for path in (cache, *(cache / name for name in files)):
+        path.touch()
+        os.chown(path, 4321, 4321)
+    _all_refused(run, cache, _writers(model))
+    assert [path.name for path in cache.iterdir()] == files
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+def test_what_root_left_in_a_cache_is_said_to_be_roots() -> None:
+    # Others can't enter `tmp_path`.
+    with TemporaryDirectory() as name:
+        cache = Path(name)
+        cache.chmod(0o777)
+        (cache / BLOBS).mkdir()
+        os.seteuid(4321)
+        try:
+            with pytest.raises(NotAllowed, match=f"{cache} is root's; `chown -R 4321 {cache}`"):
+                check_owner(cache)
+        finally:
+            os.seteuid(0)
+
+
+def test_a_directory_of_root_is_no_cache_of_roots(tmp_path: Path) -> None:
+    check_owner(tmp_path)
+    check_owner(tmp_path / "none")
+
+
+def _writers(model: Path) -> list[list[object]]:
+    """Commands that make a cache, or a folder in one."""
+    settings = model.parent / "settings.toml"
+    settings.write_text(f'[sources.lake]\nurl = "{model.parent.as_uri()}"\n')
+    return [
+        ["pull", "team/m:v1"],
+        ["import", model.as_uri(), "a/m:v1", "--config", settings],
+        ["import", "none.torrent", "a/m:v1"],
+    ]
+
+
+def _all_refused(run: Run, cache: Path, commands: list[list[object]]) -> None:
+    for command in commands:
         refused = run(*command)
         assert isinstance(refused.exception, NotAllowed)
         assert "is 4321's" in str(refused.exception)
