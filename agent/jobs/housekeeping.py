@@ -201,12 +201,13 @@ async def open_model(
     """The chunks of a model of this cache, shared with its swarm if there is one.
 
     Raises:
-        NotFound: it was evicted, or its manifest is damaged.
+        NotFound: it was evicted, was removed meanwhile, or its manifest is damaged.
     """
     swarm = downloads.swarms.get(known.digest)
     if swarm is not None:
         return swarm.store
     model = await pools.STEPS.run(store.get, known.digest)
     if model is None:
-        raise NotFound(why_no_bytes(ref, known))
+        now = await pools.STEPS.run(store.model_info, known.digest)
+        raise await not_here(store, ref) if now is None else NotFound(why_no_bytes(ref, now))
     return model

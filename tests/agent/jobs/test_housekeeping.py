@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.core.format.layout import Layout
-from p2pcache.errors import Conflict
+from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
@@ -109,6 +110,17 @@ async def test_an_evicted_model_cannot_be_verified(tmp_path: Path, layout: Layou
         async with session.post("/v1/verify", json={"ref": str(REF)}) as answer:
             told = await answer.text()
         assert f"{REF} was evicted; `p2pcache pull {REF}` brings it back" in told
+
+
+async def test_a_model_that_was_removed_meanwhile_is_not_here(
+    tmp_path: Path, layout: Layout
+) -> None:
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, str(REF))
+        known = await local_model(app.store, REF)
+        assert (await prune(app))["removed"]
+        with pytest.raises(NotFound, match=f"{REF} is not in this cache"):
+            await open_model(app.store, app.downloads, REF, known)
 
 
 async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> None:
