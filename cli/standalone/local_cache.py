@@ -119,15 +119,14 @@ def check_owner(path: Path) -> None:
 
 
 def _owner(path: Path) -> int | None:
-    """The user whose cache a directory is or will be; None: nobody's yet.
+    """The user whose cache is in a directory; None: there is none.
 
-    The folder of the blobs says it first: the records may be removed, and made anew by anybody.
+    The folder of the blobs says it first: the records may be removed, and made anew by anybody. Volumes are made by
+    others than those who use them, so an empty directory is nobody's.
     """
-    for part in (path / BLOBS, path / RECORDS, path):
+    for part in (path / BLOBS, path / RECORDS):
         with suppress(OSError):
-            owner = part.stat().st_uid
-            # Root makes directories for others: mount points, /tmp.
-            return owner if owner or part != path else None
+            return part.stat().st_uid
     return None
 
 

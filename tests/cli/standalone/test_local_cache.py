@@ -164,17 +164,27 @@ def test_a_cache_of_another_user_is_left_alone(run: Run, model: Path, tmp_path: 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
-@pytest.mark.parametrize("files", [[], [RECORDS]])
-def test_an_empty_directory_of_another_user_is_left_alone(
-    run: Run, model: Path, tmp_path: Path, files: list[str]
+def test_a_cache_of_another_user_without_bytes_is_left_alone(
+    run: Run, model: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "xdg/p2pcache"
     cache.mkdir(parents=True)
-    for path in (cache, *(cache / name for name in files)):
+    for path in (cache, cache / RECORDS):
         path.touch()
         os.chown(path, 4321, 4321)
     _all_refused(run, cache, _writers(model))
-    assert [path.name for path in cache.iterdir()] == files
+    assert [path.name for path in cache.iterdir()] == [RECORDS]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+def test_an_empty_directory_of_another_user_becomes_a_cache(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    """Volumes of pods are made by another user than the one who pulls."""
+    cache = tmp_path / "xdg/p2pcache"
+    cache.mkdir(parents=True)
+    os.chown(cache, 4321, 4321)
+    assert run("pull", "team/m:v1").exit_code == 0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
