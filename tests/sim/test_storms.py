@@ -285,11 +285,13 @@ def test_late_nodes_do_not_take_the_places_of_others(seed: int) -> None:
 
 @pytest.mark.slow
 def test_a_tenth_of_the_nodes_at_a_tenth_of_the_speed_cost_the_others_little() -> None:
+    """The middle one of three seeds: one in ten ends late by chance, by up to a tenth (docs/lab/0110)."""
     storm = Storm(nodes=32, runs=256)
-    calm, report = run(storm), run(storm, slow=0.1)
-    all_complete(report)
-    assert report.alpha <= 1.04
-    assert report.eta >= 0.93 * calm.eta
+    calm, reports = run(storm), [run(storm, slow=0.1, seed=seed) for seed in (1, 2, 3)]
+    for report in reports:
+        all_complete(report)
+        assert report.alpha <= 1.04
+    assert sorted(report.eta for report in reports)[1] >= 0.93 * calm.eta
 
 
 @pytest.mark.slow

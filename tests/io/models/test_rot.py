@@ -94,7 +94,7 @@ def test_a_damaged_database_says_what_to_do_and_its_loss_costs_no_bytes(tmp_path
     opened.close()
     database = tmp_path / "cache/agent.db"
     database.write_bytes(b"garbage, not a database" * 100)
-    with pytest.raises(P2PCacheError, match="remove it: models stay"):
+    with pytest.raises(P2PCacheError, match="stop the agent and remove this file: models stay"):
         open_store(tmp_path)
     database.unlink()
     opened = open_store(tmp_path)
