@@ -136,9 +136,9 @@ def alpha_bound(run: Run) -> float:
     lost += _read_by_newcomers(storm)
     if silent := storm.hung + storm.dripping + storm.busy:
         lost += LEASES_LOST  # granted while the holders' claims were tried again
-        copies += storm.reading * silent  # read by each of them until it was noticed
     if storm.liars:
         lost += LEASES_LOST  # requested from the liar while the leases went on
+    copies += storm.reading * (silent + storm.liars)  # read by each of them until it was noticed
     return copies + lost / storm.runs
 
 
