@@ -1,12 +1,13 @@
-"""Storms with holders that deliver nothing: a little later, and storage is read once."""
+"""Storms with holders that deliver nothing, or wrong bytes: a little later, and storage is read once."""
 
 from dataclasses import replace
 
 import pytest
 
-from p2pcache.sim.scenarios import Run, Storm
+from p2pcache.sim.scenarios import Run, Storm, run
 
 CALM = Storm(nodes=8, runs=96, check_every=7)
+LIAR = Storm(nodes=16, runs=128, check_every=23, liars=1)
 LATER_S = 22.0
 
 
@@ -36,3 +37,18 @@ def test_readers_of_storage_that_deliver_nothing(kind: str) -> None:
 def test_silent_holders_in_racks_with_parts_and_without_a_tracker(place: dict[str, object]) -> None:
     calm = replace(CALM, **place)  # type: ignore[arg-type]
     assert ends(replace(calm, hung=1), calm) == pytest.approx(1.0, abs=0.02)
+
+
+def test_all_nodes_find_a_liar_and_keep_no_wrong_byte() -> None:
+    report = run(LIAR)
+    assert report.complete == report.alive
+    assert report.alpha <= 1.05
+    assert 0 < report.mismatched <= 8 * report.nodes  # a few are in flight when it is found out
+
+
+def test_a_liar_that_pulls_is_served_and_reads_no_copy_of_its_own() -> None:
+    """Refused by all, a real one read storage for itself: 1.2 to 1.7 copies left it."""
+    report = run(LIAR, reading=True)
+    assert report.complete == report.alive
+    assert report.alpha <= 1.02, "a few of its leases at most"
+    assert report.mismatched > 0

@@ -313,21 +313,6 @@ def test_a_late_joiner_costs_the_origin_nothing() -> None:
     assert late.finished - late.started < 1.3 * report.t_lb
 
 
-def test_all_nodes_find_a_liar_and_keep_no_wrong_byte() -> None:
-    report = run(SMALL, liars=1)
-    all_complete(report)
-    assert report.alpha <= 1.05
-    assert 0 < report.mismatched <= 8 * report.nodes  # a few are in flight when it is found out
-
-
-def test_a_liar_that_pulls_is_served_and_reads_no_copy_of_its_own() -> None:
-    """Refused by all, a real one read storage for itself: 1.2 to 1.7 copies left it."""
-    report = run(SMALL, liars=1, reading=True)
-    all_complete(report)
-    assert report.alpha <= 1.02, "a few of its leases at most"
-    assert report.mismatched > 0
-
-
 @pytest.mark.parametrize(("odd", "witness"), [(1, True), (1, False), (12, True)])
 def test_nodes_with_an_empty_mount_get_the_model_from_the_others(
     odd: int, *, witness: bool
