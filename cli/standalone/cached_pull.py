@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from p2pcache.cli.standalone.local_cache import RECORDS
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.ids import Ref
@@ -48,7 +49,7 @@ def from_cache(
         OriginUnavailable: the storage doesn't answer, and the tag was never seen here.
     """
     began = time.monotonic()
-    if not (cache / "agent.db").exists():
+    if not (cache / RECORDS).exists():
         return None
     repo = OriginRepo(open_origin(origin)) if origin else None
     if repo is not None:

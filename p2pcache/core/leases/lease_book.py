@@ -64,10 +64,9 @@ class LeaseBook:
     @property
     def idle(self) -> bool:
         """Whether nothing is being read and nothing is left to read that any reader wants."""
+        # Each message of a stuck node asks: all readers are looked at only if nothing else decides.
         if self.leases or not self.free:
-            return (
-                not self.leases
-            )  # without a look at each reader: every message of a stuck node asks
+            return not self.leases
         return not self.free & bitset.union(map(lacked_by, self.readers.working.values()))
 
     def runs_of(self, node: NodeId) -> set[RunIndex]:

@@ -20,6 +20,7 @@ _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 _REFUSED = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
 _DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_REMEDY = "stop the agent and remove this file: models stay and are proved again"
 _KIND = 0xFF  # the lower byte of an error's code, without its details
 LOCK_WAIT_S = 1.5  # for another program's lock: no caller is silent for long
 
@@ -107,12 +108,10 @@ class SqliteFile:
                 raise translate(refused, f"cache records {self._path}") from error
             if code is not None and code & _KIND in _DAMAGED:
                 raise IntegrityError(
-                    f"cache records {self._path} are damaged ({error}): stop the agent and remove this file: models "
-                    "stay and are proved again"
+                    f"cache records {self._path} are damaged ({error}): {_REMEDY}"
                 ) from error
             raise P2PCacheError(
-                f"cache records {self._path}: {error}; if the file is damaged, stop the agent and "
-                "remove it: models stay and are proved again"
+                f"cache records {self._path}: {error}; if the file is damaged, {_REMEDY}"
             ) from error
 
     @contextmanager

@@ -15,6 +15,8 @@ from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
 from tests.cli.standalone.model_kit import same
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+
 
 @pytest.mark.parametrize("command", [["ls"], ["rm", "m"], ["prune"], ["verify", "m"], ["history"]])
 def test_looking_at_a_directory_does_not_make_a_cache_of_it(
@@ -150,44 +152,42 @@ def test_what_cannot_be_verified_says_why_and_a_pull_mends_it(
     assert "team/m:v1 was evicted; `p2pcache pull" in str(run("verify", "team/m:v1").exception)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+@needs_root
 def test_a_cache_of_another_user_is_left_alone(run: Run, model: Path, tmp_path: Path) -> None:
     """Its owner can neither link nor remove what root would leave in it."""
     run("pull", "team/m:v1")
     cache = tmp_path / "xdg/p2pcache"
-    for path in (cache, *cache.rglob("*")):
-        os.chown(path, 4321, 4321, follow_symlinks=False)
+    _give_away(cache)
     commands: list[list[object]] = [["rm", "team/m:v1"], ["ls"], ["prune"], *_writers(model)]
     _all_refused(run, cache, commands)
     (cache / RECORDS).unlink()  # as the runbook says, if they are damaged
     _all_refused(run, cache, commands)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+@needs_root
 def test_a_cache_of_another_user_without_bytes_is_left_alone(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
     cache = tmp_path / "xdg/p2pcache"
     cache.mkdir(parents=True)
-    for path in (cache, cache / RECORDS):
-        path.touch()
-        os.chown(path, 4321, 4321)
+    (cache / RECORDS).touch()
+    _give_away(cache)
     _all_refused(run, cache, _writers(model))
     assert [path.name for path in cache.iterdir()] == [RECORDS]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+@needs_root
 def test_an_empty_directory_of_another_user_becomes_a_cache(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
     """Volumes of pods are made by another user than the one who pulls."""
     cache = tmp_path / "xdg/p2pcache"
     cache.mkdir(parents=True)
-    os.chown(cache, 4321, 4321)
+    _give_away(cache)
     assert run("pull", "team/m:v1").exit_code == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+@needs_root
 def test_what_root_left_in_a_cache_is_said_to_be_roots() -> None:
     # Others can't enter `tmp_path`.
     with TemporaryDirectory() as name:
@@ -205,6 +205,12 @@ def test_what_root_left_in_a_cache_is_said_to_be_roots() -> None:
 def test_a_directory_of_root_is_no_cache_of_roots(tmp_path: Path) -> None:
     check_owner(tmp_path)
     check_owner(tmp_path / "none")
+
+
+def _give_away(cache: Path) -> None:
+    """Let the directory and all in it belong to another user."""
+    for path in (cache, *cache.rglob("*")):
+        os.chown(path, 4321, 4321, follow_symlinks=False)
 
 
 def _writers(model: Path) -> list[list[object]]:
