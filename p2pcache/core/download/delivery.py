@@ -51,16 +51,14 @@ class Deliveries:
         at `progress_at`. A neighbour that says again and again that it serves nobody has no such reason.
         """
         settings = self._settings
-        if now < self.came_at + settings.stuck_after_s:
-            return
         for peer in [p for p in self._book.peers.values() if p.refused_since and p.delivers]:
-            patience_s = UNMEASURED * settings.owner_patience_s
-            if not self._timing.is_unknown:
+            moved_at, patience_s = progress_at, UNMEASURED * settings.owner_patience_s
+            if peer.idle_refusals >= IDLE_REFUSALS:
+                moved_at, patience_s = self.came_at, settings.stuck_after_s
+            elif not self._timing.is_unknown:
                 usual_s = self._timing.usual_s(across=peer.distance > 0)
                 patience_s = max(settings.stuck_after_s, PATIENT * usual_s)
-            due = max(peer.refused_since, progress_at) + patience_s
-            if peer.idle_refusals >= IDLE_REFUSALS:
-                due = peer.refused_since + settings.stuck_after_s
+            due = max(peer.refused_since, moved_at) + patience_s
             # A neighbour whose rest ended long ago hasn't been asked since: we need nothing that it has.
             if peer.rest_until + settings.busy_rest_s > now >= due:
                 self.doubt(peer)

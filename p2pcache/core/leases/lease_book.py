@@ -69,10 +69,6 @@ class LeaseBook:
             return not self.leases
         return not self.free & bitset.union(map(lacked_by, self.readers.working.values()))
 
-    def runs_of(self, node: NodeId) -> set[RunIndex]:
-        """The runs that a node reads now."""
-        return self._members[node].runs if node in self._members else set()
-
     # -- what members say --------------------------------------------------------------------------
 
     def set_credit(self, node: NodeId, credit: int, wanted: RunSet = ALL) -> None:
@@ -118,7 +114,7 @@ class LeaseBook:
 
     def keep_only(self, node: NodeId, reading: RunSet) -> bool:
         """A fresh announcement: leases that it doesn't list never arrived, or ended unheard; whether there were any."""
-        return self._end_all(node, bitset.of(self.runs_of(node)) & ~reading, "unheard")
+        return self._end_all(node, ~reading, "unheard")
 
     def on_failed(self, node: NodeId, runs: RunSet, now: float) -> list[RunIndex]:
         """A node couldn't read its leases: others may, and it rests a while; returns those that it had."""
@@ -141,7 +137,7 @@ class LeaseBook:
 
     def drop_reader(self, node: NodeId) -> None:
         """A member is gone, or banned."""
-        self._end_all(node, bitset.of(self.runs_of(node)), "gone")
+        self._end_all(node, ALL, "gone")
         self.readers.reset(self._members[node])
 
     # -- what the tracker decides ------------------------------------------------------------------

@@ -6,7 +6,7 @@ would cost a Python step for each run, and a neighbour with all of a large model
 """
 
 from p2pcache.core import bitset
-from p2pcache.ids import RunIndex, RunSet
+from p2pcache.ids import RunSet
 
 
 class Rarity:
@@ -55,7 +55,3 @@ class Rarity:
     def common(self) -> RunSet:
         """Runs that have at least two holders."""
         return bitset.union(self.planes[1:])
-
-    def count(self, run: RunIndex) -> int:
-        """Holders of one run."""
-        return sum((plane >> run & 1) << i for i, plane in enumerate(self.planes))

@@ -18,15 +18,14 @@ ALL_RUNS = bitset.full(RUNS)
 
 def reads_wrong(world: World, node: int) -> list[int]:
     """The node reads the runs of its leases, and the bytes don't match; returns the runs."""
-    book = world.tracking.swarms[X].book
-    runs = tuple(sorted(book.runs_of(node)))
+    runs = tuple(world.reading(node))
     if runs:
         world.say(node, m.LeaseReport(X, EPOCH, mismatched=runs))
     return list(runs)
 
 
 def reads_right(world: World, node: int) -> None:
-    for run in sorted(world.tracking.swarms[X].book.runs_of(node)):
+    for run in world.reading(node):
         world.done(node, run)
 
 
@@ -211,12 +210,11 @@ def test_all_ids_of_one_certificate_are_one_witness(*, certified: bool) -> None:
     for node in nodes:
         world.say(node, m.Announce("10.0.0.1:7401", "1"))
         world.say(node, m.Enter(state(credit=1)))
-    book = world.tracking.swarms[X].book
-    (run,) = book.runs_of(nodes[0])
+    (run,) = world.reading(nodes[0])
     reads_wrong(world, nodes[0])
-    while run not in book.runs_of(nodes[1]):
+    while run not in world.reading(nodes[1]):
         reads_right(world, nodes[1])
-        if run in book.runs_of(nodes[2]):  # not the run of this node: its word would count
+        if run in world.reading(nodes[2]):  # not the run of this node: its word would count
             world.say(nodes[2], m.LeaseReport(X, EPOCH, failed=(run,)))
             world.wait(0.1, alive=nodes)
     reads_wrong(world, nodes[1])
@@ -233,11 +231,11 @@ def test_an_id_of_the_accusers_own_certificate_is_no_witness_that_reads_right(
     world.say(nodes[0], m.Announce("10.0.0.1:7401", "1"))
     world.say(nodes[0], m.Enter(state(credit=1)))
     swarm = world.tracking.swarms[X]
-    (run,) = swarm.book.runs_of(nodes[0])
+    (run,) = world.reading(nodes[0])
     reads_wrong(world, nodes[0])
     world.say(nodes[1], m.Announce("10.0.0.1:7401", "1"))
     world.say(nodes[1], m.Enter(state(credit=1)))
-    while run not in swarm.book.runs_of(nodes[1]):
+    while run not in world.reading(nodes[1]):
         reads_right(world, nodes[1])
     reads_right(world, nodes[1])
     assert (nodes[0] in swarm.doubts.odd) is not certified
@@ -278,7 +276,7 @@ def test_a_banned_node_reads_for_itself_and_only_when_no_other_does() -> None:
         world.say(node, m.Leaving())
     for _ in range(4 * RUNS):
         world.wait(2.1, alive=(3,))
-        runs = swarm.book.runs_of(3)
+        runs = world.reading(3)
         assert not had & bitset.of(runs), "it was told to read what it has"
         had |= bitset.of(runs)
         reads_right(world, 3)

@@ -213,7 +213,7 @@ def test_an_unreached_node_reads_runs_that_the_others_cannot() -> None:
         world.done(2, run)
     world.forget_mail()
     for _ in range(3):
-        reading = sorted(world.tracking.swarms[X].book.runs_of(1))
+        reading = world.reading(1)
         world.say(1, m.LeaseReport(X, EPOCH, failed=tuple(reading)))
         if world.granted(2):
             return

@@ -43,7 +43,7 @@ def test_a_member_that_this_tracker_saw_come_and_go_is_not_waited_for() -> None:
     # the first one's next heartbeat still lists it: that is no sign of a past unknown to us
     world.say(1, m.Heartbeat(swarms=(state(credit=1, known=(1, 2)),)))
     world.forget_mail()
-    world.done(1, *world.tracking.swarms[X].book.runs_of(1))
+    world.done(1, *world.reading(1))
     assert world.granted(1)
 
 

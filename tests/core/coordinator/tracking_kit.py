@@ -109,6 +109,11 @@ class World:
     def granted(self, node: int) -> list[int]:
         return [run for grant in self.got(node, m.Grant) for run in grant.runs]
 
+    def reading(self, node: int) -> list[int]:
+        """The runs of a node's leases."""
+        leases = self.tracking.swarms[X].book.leases
+        return sorted(run for run, lease in leases.items() if lease.node == node)
+
     def forget_mail(self) -> None:
         self.sent.clear()
 

@@ -23,8 +23,10 @@ def test_rarity_counts_like_a_list(sets: list[int], wanted: int, dice: Random) -
         rarity.remove_holder(have)
     left = Counter(sets) - Counter(gone)
     plain = Counter(r for s in left.elements() for r in bitset.members(s))
-    assert [rarity.count(r) for r in range(RUNS)] == [plain[r] for r in range(RUNS)]
+    counts = [sum((p >> r & 1) << i for i, p in enumerate(rarity.planes)) for r in range(RUNS)]
+    assert counts == [plain[r] for r in range(RUNS)]
     assert rarity.held == bitset.of(plain)
+    assert rarity.common == bitset.of(r for r in plain if plain[r] > 1)
     if wanted:
         fewest = min(plain[r] for r in bitset.members(wanted))
         expected = bitset.of(r for r in bitset.members(wanted) if plain[r] == fewest)

@@ -38,7 +38,9 @@ from tests.core.scheduler.scheduler_kit import MB, SETTINGS, Desk, of
 
 
 def test_a_neighbour_is_asked_for_the_window_first() -> None:
+    """Rarer runs beyond it come later: early layers arrive early, also where new runs spread (docs/lab/0115)."""
     desk = Desk(runs=4 * SETTINGS.window_runs)
+    desk.do(PeerJoined(3, bitset.full(2 * SETTINGS.window_runs)))
     asked = of(Request, desk.do(PeerJoined(2, desk.full)))
     assert 0 < len(asked) <= SETTINGS.outstanding
     assert all(r.run < SETTINGS.window_runs for r in asked)
