@@ -47,10 +47,13 @@ class StuckRuns:
         if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
+            again = self._read_again(record, in_vain, lacks)
             if vain:  # nobody else gives it what only these have, as it says
-                others = self._roster.had_by(lambda one: one.node not in vain and not one.void)
-                in_vain |= lacks & ~others
-            self._read_again(record, in_vain, lacks, now)
+                again |= lacks & ~self._roster.had_by(
+                    lambda one: one.node not in vain and not one.void
+                )
+            if again := bitset.lowest(again & self._book.done & ~record.have, settings.MOST_AGAIN):
+                self._book.regrant(again)
         self._help(record, wanted, now)
 
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
@@ -74,15 +77,18 @@ class StuckRuns:
         self._out += [Notice(Event.UNREACHED, one, self._roster.digest) for one in believed]
         return bool(believed)
 
-    def _read_again(self, record: MemberRecord, in_vain: RunSet, lacks: RunSet, now: float) -> None:
-        """Have runs read again though others have them, as they say."""
+    def _read_again(self, record: MemberRecord, in_vain: RunSet, lacks: RunSet) -> RunSet:
+        """Runs to be read again though others have them, as they say: it was sent to holders, and they didn't help.
+
+        A neighbour that hangs says nothing of the others, so what only that one has doesn't make them grow.
+        """
         count = settings.MOST_AGAIN
         if record.read_again:
             in_vain, count = lacks, min(settings.AGAIN_TIMES * record.read_again, count)
         again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
-            self._book.regrant(again)
+        return again
 
     def _help(self, record: MemberRecord, wanted: RunSet, now: float) -> None:
         """Introduce holders; runs without any are read again, those of readers that are far too slow by others."""

@@ -4,7 +4,7 @@ from p2pcache.core import bitset
 from p2pcache.core.membership.outputs import Event, Notice
 from p2pcache.core.membership.settings import VERDICT_S
 from p2pcache.core.protocol import messages as m
-from tests.core.coordinator.tracking_kit import RUNS, World, X, state
+from tests.core.coordinator.tracking_kit import EPOCH, RUNS, World, X, state
 
 SEED = 9
 ALL_RUNS = bitset.full(RUNS)
@@ -62,6 +62,24 @@ def test_a_lone_accuser_may_be_cut_off_and_gets_its_own_copy() -> None:
     names(world, 1)
     assert world.granted(1) or world.granted(2), "nobody reads anything else"
     assert not world.tracking.swarms[X].reach.lost
+
+
+def test_a_copy_that_others_read_meanwhile_is_asked_of_them_and_not_read_again() -> None:
+    """Two hidden nodes that knew a hung one only read all of it twice more: 2.5 copies (docs/lab/0117)."""
+    world = seeded(1, 2, 3)
+    world.say(1, m.LeaseReport(X, EPOCH, credit=0))
+    book = world.tracking.swarms[X].book
+    assert not names(world, 1)
+    while runs := {node: world.granted(node) for node in (2, 3) if world.granted(node)}:
+        world.forget_mail()
+        for node, read in runs.items():
+            world.done(node, *read)
+    world.wait(4.1, alive=(1, 2, 3))
+    world.forget_mail()
+    assert not names(world, 1)
+    assert book.regranted == RUNS, "once for all"
+    (sent_to,) = world.got(1, m.Swarm)
+    assert {2, 3} & {*sent_to.neighbours}
 
 
 def test_one_that_works_on_no_lease_is_believed_where_one_other_does() -> None:
