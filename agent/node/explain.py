@@ -76,7 +76,13 @@ class Explainer:
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"
             return {**state, "waits_for": "", "waits": waits}
-        return {**state, **self._swarm(download, swarm.scheduler, now)}
+        state |= self._swarm(download, swarm.scheduler, now)
+        origin = self._context.origin
+        trouble = origin.unopened if origin.repo is None else origin.repo.trouble
+        # Peers that send are no reason to name storage.
+        if trouble is not None and state["waits_for"] not in ("", "peers", "busy"):
+            state["trouble"] = str(trouble)
+        return state
 
     def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
         swarm, began = download.swarm, download.timeline.began
