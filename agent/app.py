@@ -80,7 +80,7 @@ class AgentApp:
 
     def __init__(
         self, settings: AgentSettings, limits: ApiLimits | None = None,
-        sources: dict[str, SourceSettings] | None = None,
+        sources: dict[str, SourceSettings] | None = None, *, of_command: bool = False,
     ) -> None:  # fmt: skip
         """Build the parts; nothing listens or connects yet.
 
@@ -88,12 +88,14 @@ class AgentApp:
             settings: of the agent.
             limits: of the API; None: the usual ones.
             sources: from which models may be imported; None: none.
+            of_command: it lives as long as one command, and works for nobody else.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
         """
         location.check(settings)
         self.settings = settings
+        self._of_command = of_command
         secret = read_cluster_key(settings.cluster_key_file)
         self._key = KeyWatch(settings.cluster_key_file, secret)
         host, self._port = server.parse_listen(settings.listen)
@@ -247,6 +249,8 @@ class AgentApp:
         self.listeners.gate.stopping.set()
         self.warms.on_stopping()
         self.imports.on_stopping()
+        if self._of_command:
+            self.fetching.on_command_ended()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         await self.fetching.stop()
 
