@@ -58,8 +58,8 @@ class Explainer:
         }  # fmt: skip
 
     async def _digest(self, ref: Ref) -> str:
-        """The digest of a ref: of the running pull, else of the cache; "": it has none."""
-        for digest, download in self._downloads.running.items():
+        """The digest of a ref: of the pull that began last, else of the cache; "": it has none."""
+        for digest, download in reversed(self._downloads.running.items()):
             if any(name.tag_key == ref.tag_key for name in download.refs):
                 return digest
         tag = await pools.STEPS.run(self._context.store.tag_of, ref)

@@ -100,6 +100,28 @@ async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origi
             assert done["report"]["waited"]["peers"] > 0.5
 
 
+async def test_explain_tells_of_the_last_pull_of_a_tag_that_moved(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        first = asyncio.gather(pull(app, "team/m:v1"))
+        async with asyncio.timeout(20):
+            while not app.downloads.running:
+                await asyncio.sleep(0.02)
+        (old,) = app.downloads.running
+        push(origin, make_model(tmp_path / "next", {"w.bin": b"next" * 50_000}), "team/m:v1")
+        second = asyncio.gather(pull(app, "team/m:v1"))
+        async with asyncio.timeout(20):
+            while len(app.downloads.running) < 2:
+                await asyncio.sleep(0.02)
+        (new,) = app.downloads.running.keys() - {old}
+        assert (await explain(app))[1]["digest"] == new
+        assert (await explain(app, f"team/m:v1@blake3:{old}"))[1]["digest"] == old
+        reads.let_go.set()
+        await asyncio.gather(first, second)
+
+
 async def test_explain_names_the_storage_that_fails(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
