@@ -203,8 +203,11 @@ class AgentApp:
         """Start in order, yield, stop in order: stop taking, finish uploads, flush, leave."""
         try:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
-                host, port = await self.net.start(self._host, self._port)
-                self.advertise = self.advertise or join(host, port)
+                host, self._port = await self.net.start(self._host, self._port)
+                if not self.advertise:
+                    ours = _own_address(self.settings, self._host, self._port)
+                    self.advertise = ours or join(host, self._port)
+                    self.net.move(self.advertise)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await pools.STEPS.run(self.fetching.far_sites.start)
@@ -330,13 +333,12 @@ class AgentApp:
 
 
 def _own_address(settings: AgentSettings, host: str, port: int) -> str:
-    """The address to announce when we listen on every address; "": the bound address will do."""
+    """The address to announce when we listen on every address; "": the bound one will do, or no port is bound yet."""
     if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker, host)
-    if address and port:
-        return join(address, port)
-    raise UsageError(
-        "listening on every address, there is none that others can dial (or the port is 0); "
-        "set --advertise HOST:PORT"
-    )
+    if not address:
+        raise UsageError(
+            "listening on every address, there is none that others can dial; set --advertise HOST:PORT"
+        )
+    return join(address, port) if port else ""
