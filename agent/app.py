@@ -80,7 +80,7 @@ class AgentApp:
 
     def __init__(
         self, settings: AgentSettings, limits: ApiLimits | None = None,
-        sources: dict[str, SourceSettings] | None = None,
+        sources: dict[str, SourceSettings] | None = None, *, of_command: bool = False,
     ) -> None:  # fmt: skip
         """Build the parts; nothing listens or connects yet.
 
@@ -88,12 +88,14 @@ class AgentApp:
             settings: of the agent.
             limits: of the API; None: the usual ones.
             sources: from which models may be imported; None: none.
+            of_command: it lives as long as one command, and works for nobody else.
 
         Raises:
             UsageError, NotAllowed: a setting can't work (address, key, cache dir).
         """
         location.check(settings)
         self.settings = settings
+        self._of_command = of_command
         secret = read_cluster_key(settings.cluster_key_file)
         self._key = KeyWatch(settings.cluster_key_file, secret)
         host, self._port = server.parse_listen(settings.listen)
@@ -201,8 +203,11 @@ class AgentApp:
         """Start in order, yield, stop in order: stop taking, finish uploads, flush, leave."""
         try:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
-                host, port = await self.net.start(self._host, self._port)
-                self.advertise = self.advertise or join(host, port)
+                host, self._port = await self.net.start(self._host, self._port)
+                if not self.advertise:
+                    ours = _own_address(self.settings, self._host, self._port)
+                    self.advertise = ours or join(host, self._port)
+                    self.net.move(self.advertise)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
                 await pools.STEPS.run(self.fetching.far_sites.start)
@@ -247,6 +252,8 @@ class AgentApp:
         self.listeners.gate.stopping.set()
         self.warms.on_stopping()
         self.imports.on_stopping()
+        if self._of_command:
+            self.fetching.on_command_ended()
         log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
         await self.fetching.stop()
 
@@ -326,13 +333,12 @@ class AgentApp:
 
 
 def _own_address(settings: AgentSettings, host: str, port: int) -> str:
-    """The address to announce when we listen on every address; "": the bound address will do."""
+    """The address to announce when we listen on every address; "": the bound one will do, or no port is bound yet."""
     if not is_wildcard(host):
         return ""
     address = address_for_peers(settings.tracker, host)
-    if address and port:
-        return join(address, port)
-    raise UsageError(
-        "listening on every address, there is none that others can dial (or the port is 0); "
-        "set --advertise HOST:PORT"
-    )
+    if not address:
+        raise UsageError(
+            "listening on every address, there is none that others can dial; set --advertise HOST:PORT"
+        )
+    return join(address, port) if port else ""

@@ -38,7 +38,7 @@ def run_embedded(
     """
     from p2pcache.agent.app import AgentApp
 
-    with _on_a_thread(lambda: AgentApp(settings, sources=sources).running()):
+    with _on_a_thread(lambda: AgentApp(settings, sources=sources, of_command=True).running()):
         yield settings.socket
 
 

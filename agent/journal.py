@@ -126,11 +126,12 @@ class Journal:
             raise
 
     async def rows(self, limit: int) -> list[HistoryRow]:
-        """Up to `limit` rows, the newest first, also of times before this start."""
+        """Up to `limit` rows, the newest first, also of former times, and those that a full disk lets wait."""
 
         def read() -> list[HistoryRow]:
             self._write()
-            return self._store.history(limit)
+            waiting = list(self._waiting)
+            return [*reversed(waiting), *self._store.history(limit)][:limit]
 
         return await pools.STEPS.run(read)
 

@@ -161,7 +161,10 @@ class Download:
 
     def report(self, now: float) -> dict[str, object]:
         """Where the time goes or went, in the form of docs/api.md."""
-        return {"bytes": self.bytes_total, **self.sources(), **self.timeline.report(now)}
+        return {
+            "bytes": self.bytes_total, "bytes_had": self.bytes_before, **self.sources(),
+            **self.timeline.report(now),
+        }  # fmt: skip
 
     @property
     def kind(self) -> str:

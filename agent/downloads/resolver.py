@@ -92,6 +92,11 @@ class Resolver:
         return self.origin_error if self.repo is None else self.repo.trouble
 
     @property
+    def tracker_trouble(self) -> str:
+        """Why the tracker is away; "": it isn't, or there is none."""
+        return "" if self._link is None or self._link.connected else self._link.trouble
+
+    @property
     def asked(self) -> str:
         """The tracker or storage that resolves refs now, in words for people."""
         if self._link is not None and self._link.connected:

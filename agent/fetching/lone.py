@@ -17,7 +17,7 @@ from p2pcache.agent.origin_reads import OriginReads
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.errors import Cancelled, P2PCacheError
+from p2pcache.errors import P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.models.store import Store
@@ -76,9 +76,7 @@ class LoneAgent:
                 try:
                     yield
                 finally:
-                    for download in list(self._fetching.downloads.running.values()):
-                        why = "its command ended before it; pull again: it resumes"
-                        download.fail(Cancelled(why))
+                    self._fetching.on_command_ended()
                 await self._fetching.stop()
         finally:
             self._fetching.journal.close()

@@ -159,9 +159,16 @@ class Pulls:
     def _progress(self, download: Download, before: Sources) -> dict[str, object]:
         now = time.monotonic()
         quiet = now - download.swarm.last_progress >= QUIET_S
-        trouble = self.storage_trouble() if quiet else ""
+        trouble = self._why_quiet(download, now) if quiet else ""
         known = {"trouble": trouble} if trouble else {}
         return {"event": "progress", **download.progress(now), **download.sources(before), **known}
+
+    def _why_quiet(self, download: Download, now: float) -> str:
+        """Why nothing comes: storage fails, or nobody reads yet, for the tracker may have leased it; "": neither."""
+        scheduler = download.swarm.scheduler
+        if (trouble := self.storage_trouble()) or scheduler is None:
+            return trouble
+        return self._resolver.tracker_trouble if scheduler.waits_for(now) == "tracker" else ""
 
     async def begin_download(
         self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL, url: str = "",

@@ -58,8 +58,8 @@ class Explainer:
         }  # fmt: skip
 
     async def _digest(self, ref: Ref) -> str:
-        """The digest of a ref: of the running pull, else of the cache; "": it has none."""
-        for digest, download in self._downloads.running.items():
+        """The digest of a ref: of the pull that began last, else of the cache; "": it has none."""
+        for digest, download in reversed(self._downloads.running.items()):
             if any(name.tag_key == ref.tag_key for name in download.refs):
                 return digest
         tag = await pools.STEPS.run(self._context.store.tag_of, ref)
@@ -76,7 +76,13 @@ class Explainer:
         if swarm.scheduler is None:
             waits = "it starts: manifest, space, and what other models here have"
             return {**state, "waits_for": "", "waits": waits}
-        return {**state, **self._swarm(download, swarm.scheduler, now)}
+        state |= self._swarm(download, swarm.scheduler, now)
+        origin = self._context.origin
+        trouble = origin.unopened if origin.repo is None else origin.repo.trouble
+        # Peers that send are no reason to name storage.
+        if trouble is not None and state["waits_for"] not in ("", "peers", "busy"):
+            state["trouble"] = str(trouble)
+        return state
 
     def _swarm(self, download: Download, scheduler: Scheduler, now: float) -> dict[str, object]:
         swarm, began = download.swarm, download.timeline.began

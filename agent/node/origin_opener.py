@@ -109,6 +109,14 @@ class OriginOpener:
             if doubt is None:
                 break
             await asyncio.sleep(PROVE_S)
+        fails = False
         while self._origin.repo is repo:  # credentials may expire later, and be renewed
             await asyncio.sleep(ASK_AGAIN_S)
             await self._threads.run(repo.ask_again)
+            # Reads end without an error where others get their leases meanwhile, and so the log knew of no outage.
+            trouble = repo.trouble
+            if trouble is not None and not fails:
+                log.warning("storage fails: %s", trouble)
+            elif trouble is None and fails:
+                log.info("storage answers again")
+            fails = trouble is not None

@@ -97,13 +97,7 @@ def pull_alone(
             client = AgentClient(f"unix://{socket}")
 
             def linger(digest: str) -> None:
-                if not quiet:
-                    limit = format_duration(loaded.settings.linger_s)
-                    note(
-                        f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
-                    )
-                with contextlib.suppress(P2PCacheError):  # the pull is done all the same
-                    client.linger(digest, loaded.settings.linger_s)
+                _hand_on(client, digest, loaded.settings.linger_s, quiet=quiet)
 
             if settings.tracker and not _complete(client, ref):
                 _wait_for_tracker(client)
@@ -208,6 +202,20 @@ def _wait_for_tracker(client: AgentClient) -> None:
         if tracker.get("connected") or tracker.get("refused"):
             return
         time.sleep(0.02)
+
+
+def _hand_on(client: AgentClient, digest: str, limit_s: float, *, quiet: bool) -> None:
+    """Serve the swarm until others have what only this cache has, `limit_s` at most."""
+    with contextlib.suppress(P2PCacheError):  # the pull is done all the same
+        status = client.status()
+        if not (status.get("tracker", {}).get("connected") or status.get("peers")):
+            return  # nobody knows that this node exists
+        if not quiet:
+            limit = format_duration(limit_s)
+            note(
+                f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
+            )
+        client.linger(digest, limit_s)
 
 
 def _leave(_digest: str) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from p2pcache.agent.node import origin_opener
+from p2pcache.errors import NotAllowed
+from p2pcache.ids import Ref
 from tests.agent.kit import agent
 
 REFUSAL = b"<Error><Code>InvalidAccessKeyId</Code><Message>no such key</Message></Error>"
@@ -19,6 +21,11 @@ class Storage(http.server.BaseHTTPRequestHandler):
     """Refuses until somebody has repaired the credentials."""
 
     good = False
+
+    def do_HEAD(self) -> None:
+        self.send_response(404 if type(self).good else 403)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
     def do_GET(self) -> None:
         body = ABSENCE if type(self).good else REFUSAL
@@ -63,3 +70,27 @@ async def test_refused_credentials_are_a_warning_until_they_are_good(
                 await asyncio.sleep(0.01)
     said = [r.getMessage() for r in caplog.records if "InvalidAccessKeyId" in r.getMessage()]
     assert len(said) == 1  # once per cause, not once per look
+
+
+async def test_an_outage_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, storage: type[Storage], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Reads whose leases go to others end without an error: the logs knew nothing of 40 s of 503."""
+    monkeypatch.setattr(origin_opener, "ASK_AGAIN_S", 0.01)
+    caplog.set_level("INFO", origin_opener.__name__)
+    storage.good = True
+    async with agent(tmp_path, origin="s3://models") as app, asyncio.timeout(30):
+        repo = app.origin.repo
+        assert repo is not None
+        await asyncio.sleep(0.2)
+        storage.good = False
+        with pytest.raises(NotAllowed):
+            await asyncio.to_thread(repo.get_tag, Ref.parse("m:v1"))
+        while "storage fails" not in caplog.text:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        storage.good = True
+        while "storage answers again" not in caplog.text:
+            await asyncio.sleep(0.01)
+    assert caplog.text.count("storage fails: ") == 1

@@ -92,6 +92,22 @@ def test_an_interrupted_command_is_no_failure_in_the_history(settings: AgentSett
     assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
 
 
+def test_a_command_with_a_whole_agent_is_no_failure_in_the_history(
+    settings: AgentSettings, tmp_path: Path
+) -> None:
+    """As above, of a pull with `--tracker`."""
+    where = {"socket": str(tmp_path / "agent.sock"), "listen": "127.0.0.1:0"}
+    slow = msgspec.structs.replace(settings, origin_bytes_per_s=1_000_000, **where)
+    with (
+        run_embedded(slow) as socket,
+        contextlib.closing(AgentClient(f"unix://{socket}").pull(str(REF))) as events,
+    ):
+        assert next(event for event in events if event["event"] == "progress")
+    with contextlib.closing(Store.open(Path(settings.cache_dir))) as store:
+        (row,) = store.history(10)
+    assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
+
+
 async def test_a_command_that_is_cancelled_is_no_failure_in_the_history(
     settings: AgentSettings,
 ) -> None:

@@ -132,6 +132,10 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
             full.setattr(store, "add_history", refuse)
             journal.record("pull", ref="a:b")
             await asyncio.sleep(0.05)
+            journal.record("pull", ref="c:d")
+            assert [row.ref for row in await journal.rows(9)] == ["c:d", "a:b"]
+            assert [row.ref for row in await journal.rows(1)] == ["c:d"]
+            journal._waiting.pop()
         assert [row.ref for row in await journal.rows(9)] == ["a:b"]
     journal.record("pull", ref="c:d")  # too late for a task: written by close
     journal.close()

@@ -263,18 +263,21 @@ async def test_a_restarted_agent_takes_its_own_place(tmp_path: Path) -> None:
 # -- a new address --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("free", [False, True])
 async def test_an_agent_on_every_address_announces_its_current_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, free: bool
 ) -> None:
+    """`free`: on any port. An agent of a command is such a one, and no pull with a tracker elsewhere could begin."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     ours = ["192.0.2.7"]
     monkeypatch.setattr("p2pcache.io.host.host_facts.first_address", lambda: ours[0])
     monkeypatch.setattr("p2pcache.agent.app.first_address", lambda: ours[0])
     async with tracker() as hub, Relay(hub.address).running() as relay:
-        listen = f"0.0.0.0:{port}"
+        listen = "0.0.0.0:0" if free else f"0.0.0.0:{port}"
         async with agent(tmp_path, tracker=relay.url, listen=listen, insecure=True) as app:
             nodes = hub.tracking.registry.nodes
+            port = app._port if free else port
             await until(lambda: app.node in nodes)
             assert nodes[app.node].member.address == f"192.0.2.7:{port}"
             ours[0] = "192.0.2.8"

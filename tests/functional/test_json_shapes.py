@@ -30,7 +30,9 @@ REPAIR = {"began_at", "ended_at"}  # nothing was missing yet
 RARE = {
     "nodes": {"gone_s", "lost"}, "keep": {"node", "name", "why", "detail", *REPAIR}, "keep --list": REPAIR,
     "ls --cluster": REPAIR,
-    "explain": {"address", "useful", "asked", "load", "rests_s", "delivers", "story", "node", "eta_node"},
+    "explain": {
+        "address", "useful", "asked", "load", "rests_s", "delivers", "story", "node", "eta_node", "trouble",
+    },
     "warm --replicas": {"code", "message", "complete"}, "resolved": {"trouble"}, "progress": {"trouble"},
     "waiting": {"trouble"}, "done of pull": {"node", "eta_node"},
 }  # fmt: skip

@@ -192,7 +192,10 @@ class Connection:
         """
         # Without iterators: each message would make new coroutines for them, which the garbage collector examines.
         while True:
-            frame = await self._socket.receive()
+            try:
+                frame = await self._socket.receive()
+            except ConnectionError:
+                return  # a ping waited, and who sent it is gone: aiohttp can't answer it
             if frame.type in _ENDS:
                 return
             if frame.type is not aiohttp.WSMsgType.BINARY:

@@ -76,6 +76,7 @@ def _running(now: dict[str, Any]) -> list[str]:
         f"running: {format_bytes(done)} of {format_bytes(total)}, {format_bytes(now.get('rate', 0))}/s"
         + (f", {format_duration(left)} left" if left is not None else ""),
         f"waits for: {now.get('waits', '?')}",
+        *([f"storage: {now['trouble']}; it is asked again"] if now.get("trouble") else []),
         *(f"governor: {text}" for text in governor_lines(now.get("governor", {}))),
     ]
     if "runs" not in now:
@@ -137,9 +138,12 @@ def _report(report: dict[str, Any]) -> list[str]:
             f"  {phase['phase']:11}{phase['seconds']:9.2f} s  {bar:{BAR_WIDTH}}  {what}".rstrip()
         )
     moved = {name: int(report[f"bytes_{name}"]) for name in ("peers", "origin", "local")}
+    # Reports that are older than this have no `bytes_had`.
+    here = int(report.get("bytes_had", 0)) + moved["local"]
+    peers = f"{report['peers_count']} peer{'' if report['peers_count'] == 1 else 's'}"
     lines.append(
-        f"bytes: {format_bytes(moved['peers'])} from {report['peers_count']} peers, "
-        f"{format_bytes(moved['origin'])} from storage, {format_bytes(moved['local'])} were here"
+        f"bytes: {format_bytes(moved['peers'])} from {peers}, "
+        f"{format_bytes(moved['origin'])} from storage, {format_bytes(here)} were here"
     )
     lines += [f"  {peer['node']}  {format_bytes(peer['bytes'])}" for peer in report["peers"]]
     if report["rate"]:

@@ -38,11 +38,14 @@ from p2pcache.core.host.settings import (
     TCP_WARN_BYTES,
 )
 from p2pcache.core.units import format_bytes
+from p2pcache.errors import OriginUnavailable
 
 Level = Literal["ok", "warn", "fail"]
 
 ORDER = ("settings", "key", "certificate", "cache", "space", "files", "network", "kernel",
          "clock", "tracker", "origin", "agent", "disk")  # fmt: skip
+
+AWAY_ADVICE = "look at the storage and the way there; pulls ask again, and go on by themselves when it answers"
 
 REMOTE_FS = ("nfs", "cifs", "smb", "ceph", "gluster", "lustre", "9p", "fuse")
 MEMORY_FS = ("tmpfs", "ramfs")
@@ -81,6 +84,8 @@ def _judge(name: str, fact: Fact) -> list[Finding]:
 
 def _failed(name: str, fact: Trouble) -> Finding:
     measured, _, advice = fact.text.partition("; ")
+    if name == "origin" and fact.code == OriginUnavailable.exit_code:
+        advice = advice or AWAY_ADVICE
     return Finding(name, "fail", measured, advice, fact.code)
 
 

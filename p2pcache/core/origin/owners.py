@@ -123,7 +123,10 @@ class OriginOwners:
             elif owner is not None:
                 waits_from = since[run, owner] = self._since.get((run, owner), now)
                 if owner not in self._book.peers and owner not in self._book.dialling:
-                    due = waits_from + self._settings.stuck_after_s
+                    # Before it is passed over: where storage is quick that may be sooner than a node counts as stuck.
+                    due = waits_from + min(
+                        self._settings.stuck_after_s, SHORTER_PATIENCE * patience_s
+                    )
                     if due > now:
                         wake_at = min(wake_at, due)
                     elif len(self._book.dialling) < MAX_DIALS:

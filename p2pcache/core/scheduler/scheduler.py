@@ -185,6 +185,8 @@ class Scheduler:
             return "origin"
         if states.needed & self._book.rarity.held:
             return "busy"
+        if self._by_itself.is_sole:
+            return "pause"
         if self._by_itself.tracker_up:
             return "lease"
         return "owner" if self._by_itself.alone(now) else "tracker"

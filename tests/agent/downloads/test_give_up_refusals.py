@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,28 @@ async def test_passing_trouble_is_shown_to_waiting_clients(
                     busy = False
     assert any("SlowDown" in event.get("trouble", "") for event in seen)
     assert seen[-1]["event"] == "done"
+
+
+async def test_who_waits_for_a_tracker_s_leases_is_told_of_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pull whose tracker was never met showed 0 % for 20 s, and not why."""
+    push(tmp_path / "origin", make_model(tmp_path / "model", FILES), "team/m:v1")
+    monkeypatch.setattr(pulls, "QUIET_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        url = f"http://127.0.0.1:{gone.getsockname()[1]}"
+    where = {"tracker": url, "origin": (tmp_path / "origin").as_uri()}
+    trouble = ""
+    async with (
+        agent(tmp_path, **where) as app, client(app) as session, asyncio.timeout(15),
+        session.post("/v1/pull", json={"ref": "team/m:v1"}) as answer,
+    ):  # fmt: skip
+        async for line in answer.content:
+            event = json.loads(line)
+            if event["event"] == "progress" and "trouble" in event:
+                trouble = event["trouble"]
+                break
+    assert trouble.startswith(f"tracker {url} is not reachable")
 
 
 async def test_a_client_that_waits_for_a_name_sees_why(

@@ -10,8 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from p2pcache.cli.main import cli
+from p2pcache.errors import OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo, why_no_pull
+from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.kit import HeldReads, agent, client, explain, make_model, pull, push, said
 from tests.tracker.kit import tracker
 
@@ -96,6 +98,47 @@ async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origi
             (done,) = await pulling
             assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
             assert done["report"]["waited"]["peers"] > 0.5
+
+
+async def test_explain_tells_of_the_last_pull_of_a_tag_that_moved(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        first = asyncio.gather(pull(app, "team/m:v1"))
+        async with asyncio.timeout(20):
+            while not app.downloads.running:
+                await asyncio.sleep(0.02)
+        (old,) = app.downloads.running
+        push(origin, make_model(tmp_path / "next", {"w.bin": b"next" * 50_000}), "team/m:v1")
+        second = asyncio.gather(pull(app, "team/m:v1"))
+        async with asyncio.timeout(20):
+            while len(app.downloads.running) < 2:
+                await asyncio.sleep(0.02)
+        (new,) = app.downloads.running.keys() - {old}
+        assert (await explain(app))[1]["digest"] == new
+        assert (await explain(app, f"team/m:v1@blake3:{old}"))[1]["digest"] == old
+        reads.let_go.set()
+        await asyncio.gather(first, second)
+
+
+async def test_explain_names_the_storage_that_fails(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        pulling = asyncio.gather(pull(app, "team/m:v1"))
+        async with asyncio.timeout(20):
+            while not reads.begun:
+                await asyncio.sleep(0.02)
+        assert "trouble" not in (await explain(app))[1]["now"]
+        monkeypatch.setattr(OriginRepo, "trouble", OriginUnavailable("it answers 503"))
+        now = (await explain(app))[1]["now"]
+        assert (now["waits_for"], now["trouble"]) == ("origin", "it answers 503")
+        assert "storage: it answers 503; it is asked again" in await said(app)
+        reads.let_go.set()
+        (done,) = await pulling
+        assert done["report"]["bytes_had"] == 0
 
 
 def test_without_an_agent_the_cache_remembers(tmp_path: Path, origin: Path) -> None:

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,6 +48,19 @@ def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixtur
 def test_on_one_machine_no_key_is_needed(host: str) -> None:
     settings = agent_settings(loaded(tracker=f"http://{host}:7400"), {})
     assert (settings.listen, settings.tracker) == ("127.0.0.1:0", f"http://{host}:7400")
+
+
+@pytest.mark.parametrize(
+    ("connected", "peers", "stays"), [(True, 0, True), (False, 1, True), (False, 0, False)]
+)
+def test_who_has_met_nobody_hands_nothing_on(
+    capsys: pytest.CaptureFixture[str], *, connected: bool, peers: int, stays: bool
+) -> None:
+    """After a pull whose tracker didn't answer it stayed for the whole half minute."""
+    client = Mock()
+    client.status.return_value = {"tracker": {"connected": connected}, "peers": peers}
+    embedded._hand_on(client, "00", 30.0, quiet=False)
+    assert client.linger.called == ("staying for 30s" in capsys.readouterr().err) == stays
 
 
 def test_a_lone_pull_makes_no_folder_for_a_socket(

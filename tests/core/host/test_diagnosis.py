@@ -60,6 +60,8 @@ BAD: list[tuple[str, nf.Fact, str, int, str]] = [
     ("clock", nf.Clock({}, synchronised=False), "warn", 0, "NTP"),
     ("tracker", nf.Trackers({}), "ok", 0, "alone"),
     ("tracker", nf.Trouble(8, "no answer; check the host"), "fail", 8, "check the host"),
+    ("origin", nf.Trouble(7, "it answers 503 SlowDown"), "fail", 7, "pulls ask again"),
+    ("origin", nf.Trouble(7, "it stalled; check the way"), "fail", 7, "check the way"),
     ("origin", nf.Origin("", 0, empty=True), "warn", 0, "s3://"),
     ("agent", nf.Agent("unix:///s", False, "", "", ()), "warn", 0, "systemctl start"),
     ("agent", nf.Agent("unix:///s", True, "1", "1", ("no tracker",)), "warn", 0, "no tracker"),

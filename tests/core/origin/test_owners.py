@@ -65,6 +65,20 @@ def test_a_dead_owner_is_dialled_once_and_then_replaced() -> None:
     assert owners.plan([run], 0.0, 7.0, PATIENCE_S).read == []
 
 
+def test_an_owner_is_dialled_before_it_is_passed_over() -> None:
+    """Where storage is quick patience is shorter than the time after which a node counts as stuck.
+
+    So nobody was dialled, all others were passed over, and a node that began without its tracker read all by itself.
+    """
+    nodes, patience_s = (1, 2), SETTINGS.stuck_after_s / 2
+    run = next(r for r in range(100) if rendezvous.owner(r, nodes) == 2)
+    owners = Owners(1)
+    owners.on_members(nodes)
+    now = owners.plan([run], 0.0, 0.0, patience_s).wake_at
+    assert now < patience_s
+    assert owners.plan([run], now, now, patience_s).dial == [Dial(2)]
+
+
 def test_an_owner_that_lets_everybody_wait_loses_all_its_runs() -> None:
     nodes = (1, 2)
     theirs = [r for r in range(100) if rendezvous.owner(r, nodes) == 2][:20]

@@ -276,6 +276,8 @@ def test_a_story_tells_why() -> None:
         ({"fetching": 4}, "origin"),
         ({"held": 1}, "busy"),
         ({"held": 8}, "lease"),
+        ({"sole": True}, "pause"),
+        ({"tracker_up": False, "alone": True, "sole": True}, "pause"),
         ({"tracker_up": False}, "tracker"),
         ({"tracker_up": False, "alone": True}, "owner"),
     ],
@@ -287,5 +289,6 @@ def test_the_causes_of_waits(state: dict[str, int], word: str) -> None:
     states.requested, states.fetching = state.get("requested", 0), state.get("fetching", 0)
     desk.s._book.rarity.add_holder(state.get("held", 0))
     by_itself.tracker_up = bool(state.get("tracker_up", True))
+    by_itself.is_cut_off = bool(state.get("sole", False))
     by_itself.alone = lambda now: bool(state.get("alone", False))  # type: ignore[method-assign]
     assert desk.s.waits_for(desk.now) == word

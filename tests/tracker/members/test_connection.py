@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import random
+from typing import cast
 
 import aiohttp
 import msgspec
@@ -22,6 +23,7 @@ from p2pcache.core.protocol.handshake import (
     accept,
 )
 from p2pcache.io.tasks import Tasks
+from p2pcache.tracker.members.connection import Connection
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import tracker
 from tests.tracker.members.handshake_kit import KEY, answer, dialled
@@ -224,3 +226,15 @@ async def test_wrong_keys_do_not_fill_the_log(
         if record.levelname == "WARNING" and "refused a member" in record.message
     ]  # fmt: skip
     assert 1 <= len(lines) <= 5
+
+
+async def test_a_ping_of_a_member_that_is_gone_ends_its_connection() -> None:
+    """After a pause of the tracker pings waited in sockets that others had closed, and the log got a trace of each."""
+
+    class Gone:
+        async def receive(self) -> aiohttp.WSMessage:
+            raise aiohttp.ClientConnectionResetError("Cannot write to closing transport")
+
+    connection = Connection.__new__(Connection)
+    connection._socket = cast("web.WebSocketResponse", Gone())
+    await connection.read_messages(lambda _: True)

@@ -161,7 +161,8 @@ def _code(error: boto.ClientError) -> tuple[str, int]:
 def _refused(error: boto.ClientError, what: str, bucket: str, endpoint: str) -> P2PCacheError:
     """The server answered, with an error status."""
     code, status = _code(error)
-    said = one_line(f"{code}: {error.response.get('Error', {}).get('Message', '')}")
+    message = error.response.get("Error", {}).get("Message", "")  # signed URLs have none
+    said = one_line(f"{code}: {message}" if message else code)
     if code in _BUSY or status in (408, 429) or (status >= 500 and status not in (501, 507)):
         given = error.operation_name in _GIVES_CREDENTIALS
         who = (

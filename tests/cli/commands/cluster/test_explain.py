@@ -53,8 +53,19 @@ def test_a_pull_that_ended(agent: FakeAgent, run: Run) -> None:
     assert "time to ready: 12.00 s" in lines
     longest = next(line for line in lines if line.startswith("  swarm"))
     assert "#" * 30 in longest
-    assert "bytes: 600 B from 1 peers, 400 B from storage, 0 B were here" in lines
+    assert "bytes: 600 B from 1 peer, 400 B from storage, 0 B were here" in lines
     assert any("200 B/s in its best second" in line and "80% of the time" in line for line in lines)
+
+
+def test_what_lay_here_before_a_pull_counts_as_here(agent: FakeAgent, run: Run) -> None:
+    report = REPORT | {"bytes_had": 2000, "bytes_local": 500, "peers_count": 2}
+    lines = explained(agent, run, now=None, last=ROW, report=report)
+    assert "bytes: 600 B from 2 peers, 400 B from storage, 2.50 kB were here" in lines
+
+
+def test_a_pull_whose_storage_fails_says_so(agent: FakeAgent, run: Run) -> None:
+    lines = explained(agent, run, now=NOW | {"trouble": "http://s3 answers 503"})
+    assert lines[3] == "storage: http://s3 answers 503; it is asked again"
 
 
 def test_a_pull_that_was_killed_is_partly_here(agent: FakeAgent, run: Run) -> None:

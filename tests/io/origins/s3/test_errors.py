@@ -71,6 +71,14 @@ def test_throttling_may_pass(code: str, status: int) -> None:
     assert code in str(found)
 
 
+def test_a_refusal_without_a_message_ends_with_its_code() -> None:
+    answer: Any = {
+        "Error": {"Code": "SlowDown", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 503},
+    }  # fmt: skip
+    error = botocore.exceptions.ClientError(answer, "GetObject")
+    assert str(translate(error, "s3://b/k", "b", "http://e")).endswith("answers 503 SlowDown")
+
+
 def test_trouble_is_over_when_storage_answers(keys: pytest.MonkeyPatch) -> None:
     answers = {"GET": refusal("SlowDown", status=503), "HEAD": (200, {"ETag": '"1"'}, b"")}
     with stub(answers) as (endpoint, _):
