@@ -11,7 +11,7 @@ from p2pcache.core.coordinator.stuck_runs import StuckRuns
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.leases.startup_barrier import StartupBarrier
-from p2pcache.core.membership.member_record import MemberRecord, Reach
+from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, PullEnded, Send
 from p2pcache.core.membership.reachability import DialBacks, Reachability, are_all, by_id
 from p2pcache.core.membership.registry import Node
@@ -101,16 +101,6 @@ class SwarmTracker:
                 self.stuck_runs.on_stuck(node, said, now)
             case m.Blame():
                 self._on_blame(node, said.node, now)
-
-    def on_dials(self, node: NodeId, now: float) -> None:
-        """The dials of a member say something else, perhaps."""
-        record = self.roster.members[node]
-        before = record.reach
-        self.reach.review(record, now)
-        unreachable = record.reach is Reach.UNREACHABLE and record.reach is not before
-        if unreachable and node not in self.roster.complete:
-            # Those that came after it were sent to it, and can't dial it: it dials.
-            self._send_neighbours(node)
 
     def _on_report(self, node: NodeId, said: m.LeaseReport, now: float) -> None:
         record = self.roster.members.get(node)
@@ -308,9 +298,6 @@ class SwarmTracker:
         seeks = ALL if said.pulled else 0
         if said.wanted and not said.pulled:
             seeks = self._wanted(said.wanted) or ALL
-        self._send_neighbours(node, seeks)
-
-    def _send_neighbours(self, node: NodeId, seeks: RunSet = 0) -> None:
         if neighbours := self.roster.hand_out(node, self._context.members.neighbours, seeks):
             self._send(node, neighbours)
 

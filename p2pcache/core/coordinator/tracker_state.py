@@ -224,7 +224,8 @@ class TrackerState:
                 record.undialled = True
                 self._out.append(Notice(Event.UNREACHED, node))
             for digest in sorted(record.digests):
-                self.swarms[digest].on_dials(node, now)
+                swarm = self.swarms[digest]
+                swarm.reach.review(swarm.roster.members[node], now)
                 self._turns[digest] = None
 
     def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:

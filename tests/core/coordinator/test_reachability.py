@@ -110,33 +110,6 @@ def test_an_unreached_node_gets_no_lease_while_others_work_on_some() -> None:
     assert not world.granted(2)
 
 
-def test_a_node_that_nobody_can_dial_is_sent_to_those_that_came_after_it() -> None:
-    """They were sent to it in vain. The first of four hidden nodes knew nobody, and ended 8 s after the others."""
-    world = World()
-    for node in (1, 2, 3):
-        world.join(node)
-    assert not world.got(1, m.Swarm)[0].neighbours
-    answer(world, 2, 3, reached=True)
-    world.forget_mail()
-    answer(world, 1, reached=False)
-    (told,) = world.got(1, m.Swarm)
-    assert {*told.neighbours} == {2, 3}
-    world.wait(AGAIN_S + 1, alive=(1, 2, 3))
-    world.forget_mail()
-    answer(world, 1, reached=False)
-    assert not world.got(1, m.Swarm), "once"
-
-
-def test_a_node_that_has_everything_is_sent_to_nobody() -> None:
-    world = World()
-    for node in (1, 2):
-        world.join(node, have=2**32 - 1 if node == 1 else 0)
-    answer(world, 2, reached=True)
-    world.forget_mail()
-    answer(world, 1, reached=False)
-    assert not world.got(1, m.Swarm)
-
-
 def test_what_only_an_unreached_node_has_is_read_again() -> None:
     world = World()
     for node in (1, 2):
