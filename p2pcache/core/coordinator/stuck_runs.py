@@ -2,8 +2,8 @@
 
 A member that is stuck is introduced to holders. If it comes back and they were two at most, it complains of them; it
 also complains of neighbours that deliver nothing (`membership.reachability`). While storage is idle a member that waits
-in vain matters more than a second read: runs are read again for it, more of them each time. Such a member, or its part
-of the swarm, may be cut off, and then it lacks one window of runs after the other.
+in vain matters more than a second read: runs are read again for it. If it was sent to their holders these are more each
+time: the member, or its part of the swarm, may be cut off, and then it lacks one window of runs after the other.
 """
 
 from p2pcache.core import bitset
@@ -47,12 +47,12 @@ class StuckRuns:
         if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
         if self._book.idle:
-            again = self._read_again(record, in_vain, lacks)
+            had = self._book.done & ~record.have
+            again = self._more_each_time(record, in_vain & had, lacks & had)
             if vain:  # nobody else gives it what only these have, as it says
-                again |= lacks & ~self._roster.had_by(
-                    lambda one: one.node not in vain and not one.void
-                )
-            if again := bitset.lowest(again & self._book.done & ~record.have, settings.MOST_AGAIN):
+                others = self._roster.had_by(lambda one: one.node not in vain and not one.void)
+                again |= lacks & had & ~others
+            if again := bitset.lowest(again, settings.MOST_AGAIN):
                 self._book.regrant(again)
         self._help(record, wanted, now)
 
@@ -77,15 +77,15 @@ class StuckRuns:
         self._out += [Notice(Event.UNREACHED, one, self._roster.digest) for one in believed]
         return bool(believed)
 
-    def _read_again(self, record: MemberRecord, in_vain: RunSet, lacks: RunSet) -> RunSet:
-        """Runs to be read again though others have them, as they say: it was sent to holders, and they didn't help.
+    def _more_each_time(self, record: MemberRecord, in_vain: RunSet, lacks: RunSet) -> RunSet:
+        """Runs to be read again for a member that was sent to their holders in vain: more of them each time.
 
-        A neighbour that hangs says nothing of the others, so what only that one has doesn't make them grow.
+        A neighbour that hangs says nothing of the others: runs that only it has don't make them more.
         """
-        count = settings.MOST_AGAIN
+        runs, count = in_vain, settings.MOST_AGAIN
         if record.read_again:
-            in_vain, count = lacks, min(settings.AGAIN_TIMES * record.read_again, count)
-        again = bitset.lowest(in_vain & self._book.done & ~record.have, count)
+            runs, count = lacks, min(settings.AGAIN_TIMES * record.read_again, count)
+        again = bitset.lowest(runs, count)
         if again:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
         return again

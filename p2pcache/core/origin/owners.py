@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from p2pcache.core import bitset, rendezvous
-from p2pcache.core.origin.settings import MAX_DIALS, SHORTER_PATIENCE
+from p2pcache.core.origin.settings import DIAL_AFTER, MAX_DIALS, SHORTER_PATIENCE
 from p2pcache.core.swarm.commands import Dial
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.ids import NodeId, RunIndex, RunSet
@@ -123,10 +123,7 @@ class OriginOwners:
             elif owner is not None:
                 waits_from = since[run, owner] = self._since.get((run, owner), now)
                 if owner not in self._book.peers and owner not in self._book.dialling:
-                    # Before it is passed over: where storage is quick that may be sooner than a node counts as stuck.
-                    due = waits_from + min(
-                        self._settings.stuck_after_s, SHORTER_PATIENCE * patience_s
-                    )
+                    due = waits_from + min(self._settings.stuck_after_s, DIAL_AFTER * patience_s)
                     if due > now:
                         wake_at = min(wake_at, due)
                     elif len(self._book.dialling) < MAX_DIALS:

@@ -34,6 +34,9 @@ LEAST_PATIENCE_S = 2.0  # a connection that lost its packets begins again within
 PATIENCE_RATIO = 2.0  # times the time of concurrent reads: the uplink isn't shared evenly
 # Share of the usual patience with the other idle owners, once a passed-over owner's runs have come: storage works.
 SHORTER_PATIENCE = 0.25
+# Share of the patience with an owner after which it is dialled. It must be dialled before it is passed over. Sooner,
+# nodes that lack nothing would dial all others (docs/lab/0119).
+DIAL_AFTER = 0.5
 
 # -- without a tracker --
 
