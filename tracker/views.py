@@ -130,9 +130,10 @@ class Views:
     def _progress(self, swarm: SwarmTracker, node: NodeId, now: float) -> dict[str, object]:
         taken = swarm.ledger.taken_by(node)
         share, pull = swarm.share_of(node), swarm.ledger.pulls.get(node)
+        record = swarm.roster.members[node]
         return {
             "share": round(share, 4), "complete": share == 1.0,
-            "leases": len(swarm.book.runs_of(node)), "shunned": swarm.roster.members[node].banned,
+            "leases": len(record.runs), "shunned": record.banned,
             "bytes_peers": taken[0], "bytes_origin": taken[1], "bytes_local": taken[2],
             "pulling_s": None if pull is None else round(now - pull.since, 1),
             "rate": 0 if pull is None else round(pull.rate(taken, now)),
