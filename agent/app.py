@@ -114,9 +114,11 @@ class AgentApp:
         self.node = own if tls is None else tls.member.node(own)
         self.tasks = Tasks()
         rng = random.Random(self.node)
-        self.advertise = location.advertised(settings.advertise) or _own_address(
-            settings, host, self._port
-        )
+        self.advertise = location.advertised(settings.advertise)
+        # Found now: a look for the tracker's name would stop the loop. The port may come later.
+        self._own_host = "" if self.advertise else _own_host(settings, host)
+        if self._own_host and self._port:
+            self.advertise = join(self._own_host, self._port)
         if settings.congestion_control:
             check_congestion_control(settings.congestion_control)
         disk = TokenBucket(settings.disk_bytes_per_s)
@@ -205,8 +207,7 @@ class AgentApp:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
                 host, self._port = await self.net.start(self._host, self._port)
                 if not self.advertise:
-                    ours = _own_address(self.settings, self._host, self._port)
-                    self.advertise = ours or join(host, self._port)
+                    self.advertise = join(self._own_host or host, self._port)
                     self.net.move(self.advertise)
                 self.queries.address, self.queries.name = self.advertise, self._name
                 self.context.usage = await pools.STEPS.run(self.store.usage)
@@ -332,13 +333,12 @@ class AgentApp:
             swarm.tracker_said(message)
 
 
-def _own_address(settings: AgentSettings, host: str, port: int) -> str:
-    """The address to announce when we listen on every address; "": the bound one will do, or no port is bound yet."""
+def _own_host(settings: AgentSettings, host: str) -> str:
+    """The address of ours to announce when we listen on every address; "": the bound one will do."""
     if not is_wildcard(host):
         return ""
-    address = address_for_peers(settings.tracker, host)
-    if not address:
-        raise UsageError(
-            "listening on every address, there is none that others can dial; set --advertise HOST:PORT"
-        )
-    return join(address, port) if port else ""
+    if found := address_for_peers(settings.tracker, host):
+        return found
+    raise UsageError(
+        "listening on every address, there is none that others can dial; set --advertise HOST:PORT"
+    )

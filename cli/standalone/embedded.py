@@ -2,9 +2,9 @@
 
 import contextlib
 import errno
-import ipaddress
 import logging
 import os
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,13 +21,15 @@ from p2pcache.cli.standalone.setting_forms import check_forms
 from p2pcache.cli.support.background import patience_said
 from p2pcache.cli.support.client_options import Loaded, PullOptions, cache_dir
 from p2pcache.cli.support.output import note
-from p2pcache.core.protocol.address import tracker_urls
+from p2pcache.core.protocol.address import join, tracker_urls
 from p2pcache.core.units import format_duration
-from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config, log
 from p2pcache.io.disk.disk import translate
 from p2pcache.io.http.client import AgentClient, Events
+from p2pcache.io.http.own_addresses import first_address, is_wildcard
+from p2pcache.io.security.cluster_key import is_loopback
 from p2pcache.io.sources.settings import SourceSettings, read_sources
 from p2pcache.tracker.settings import TrackerSettings
 
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 # Free ports and a private socket: a real agent of this host must not be disturbed.
 _ALONE_LISTEN = "127.0.0.1:0"
-_SWARM_LISTEN = "0.0.0.0:0"  # with a cluster key or a certificate, or with `insecure`
+_DOORS = [name for name in AgentSettings.__struct_fields__ if name.endswith("_listen")]
 _MAX_FOLDER_BYTES = 80  # a socket's path may have 107; its name is longer while it is made
 JOIN_S = 5.0  # a live tracker takes a member in well under a second
 
@@ -231,16 +233,21 @@ def agent_settings(loaded: Loaded, environ: dict[str, str]) -> AgentSettings:
 
     Raises:
         UsageError: neither an origin nor a usable tracker is set.
+        Unreachable: without a network there is no swarm, and no origin is set.
     """
     own = loaded.settings
     flags: dict[str, Any] = {
-        "cache_dir": str(cache_dir(own)), "socket": "", "client_socket": "", "advertise": "",
-        "origin": own.origin or None, "tracker": own.tracker or None, "listen": _ALONE_LISTEN,
+        "cache_dir": str(cache_dir(own)), "socket": "", "client_socket": "",
+        "origin": own.origin or None, "tracker": own.tracker or None,
         "role": "client",  # it leaves soon: nothing is to be kept on it
+        **dict.fromkeys(_DOORS, ""),  # they are a daemon's, and so are their ports
     }  # fmt: skip
     settings = config.load(
         AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags
     ).settings
+    # What is advertised names a daemon's port; ours is any free one.
+    configured = settings.listen
+    settings = msgspec.structs.replace(settings, listen=_ALONE_LISTEN, advertise="")
     if not settings.origin and not settings.tracker:
         raise UsageError(
             "no agent here, and nowhere to pull from: set P2PCACHE_ORIGIN (or --origin) to the storage, "
@@ -248,29 +255,62 @@ def agent_settings(loaded: Loaded, environ: dict[str, str]) -> AgentSettings:
         )
     if all(_is_local(url) for url in tracker_urls(settings.tracker)):
         return settings
-    if settings.cluster_key_file or settings.insecure or settings.tls_cert:
-        flags["listen"] = _SWARM_LISTEN
-    elif settings.origin:
-        note(
-            f"note: no cluster key or certificate, so not joining {settings.tracker}: working alone, "
-            f"from {config.redacted(settings.origin)}"
-        )
-        flags["tracker"] = ""
-    else:
+    if not (settings.cluster_key_file or settings.insecure or settings.tls_cert):
+        if settings.origin:
+            return _alone(settings, "no cluster key or certificate")
         raise UsageError(
             f"joining the swarm of {settings.tracker} needs the cluster key or a certificate: set "
             "P2PCACHE_CLUSTER_KEY_FILE (or P2PCACHE_TLS_CERT, P2PCACHE_TLS_KEY and P2PCACHE_TLS_CA), "
             "or P2PCACHE_ORIGIN to work alone"
         )
-    return config.load(
-        AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags
-    ).settings
+    listen = _swarm_listen(configured)
+    if why := _no_network(listen, settings.tracker):
+        if settings.origin:
+            return _alone(settings, why)
+        raise Unreachable(
+            f"can't join the swarm of {settings.tracker}: {why}; bring up the network, or set "
+            "P2PCACHE_ORIGIN to work alone"
+        )
+    return msgspec.structs.replace(settings, listen=listen)
+
+
+def _alone(settings: AgentSettings, why: str) -> AgentSettings:
+    """The settings without the tracker; says so."""
+    note(
+        f"note: {why}, so not joining {settings.tracker}: working alone, "
+        f"from {config.redacted(settings.origin)}"
+    )
+    return msgspec.structs.replace(settings, tracker="")
+
+
+def _swarm_listen(configured: str) -> str:
+    """Any free port of the host that is configured for a daemon; of every address if that is on loopback."""
+    from p2pcache.io.http.server import parse_listen
+
+    host, _ = parse_listen(configured)
+    if is_loopback(host):
+        # A tracker met by IPv6 must be told an IPv6 address, on which only a socket of that family answers.
+        return "[::]:0" if socket.has_dualstack_ipv6() else "0.0.0.0:0"
+    return join(host, 0)
+
+
+def _no_network(listen: str, tracker: str) -> str:
+    """Why other nodes can't dial what listens there; "" if they can."""
+    from p2pcache.io.host.host_facts import address_for_peers
+    from p2pcache.io.http.server import listen_tcp, parse_listen
+
+    host, _ = parse_listen(listen)
+    if is_wildcard(host):
+        # The first one is at hand; the other one may have to look for the tracker's name, as the agent does later.
+        found = first_address() or address_for_peers(tracker, host)
+        return "" if found else "no network address here that others can dial"
+    try:
+        listen_tcp(listen).close()
+    except P2PCacheError:
+        return f"the network here has no address {host} (P2PCACHE_LISTEN or [agent] listen)"
+    return ""
 
 
 def _is_local(url: str) -> bool:
     """Tell whether a URL's host is this machine: on loopback no cluster key is needed."""
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    return is_loopback(urlsplit(url).hostname or "")

@@ -19,6 +19,7 @@ from typing import Any, Self
 from prometheus_client.parser import text_string_to_metric_families
 
 from loadtest.kit.daemons import P2PCACHE, Daemon, stop_all, wait_until
+from p2pcache.core.protocol.address import join
 from p2pcache.errors import P2PCacheError
 from p2pcache.io.http.client import AgentClient
 
@@ -76,6 +77,7 @@ class Cluster:
         agent_flags: Sequence[str] = (),
         leash: bool = True,
         folder: Path | None = None,
+        host: str = "127.0.0.1",
     ) -> None:
         """Choose ports and write the key; nothing is started yet.
 
@@ -88,6 +90,7 @@ class Cluster:
             agent_flags: more flags for each agent.
             leash: the daemons die with this process.
             folder: where the cluster's directory is made; None: among the temporary files.
+            host: this machine's address on which all listen.
         """
         self.origin = origin
         self.root = Path(
@@ -99,7 +102,8 @@ class Cluster:
         self._agent_flags = list(agent_flags)
         ports = free_ports(agents + trackers)
         self._tracked = tracker
-        urls = [f"http://127.0.0.1:{port}" for port in ports[:trackers]]
+        self._host = host
+        urls = [f"http://{join(host, port)}" for port in ports[:trackers]]
         self.tracker_url = ",".join(urls)
         several = ["--lease", "origin"] if trackers > 1 else []
         self.trackers = [self._tracker(port, n, several) for n, port in enumerate(ports[:trackers])]
@@ -108,15 +112,15 @@ class Cluster:
 
     def _tracker(self, port: int, number: int, flags: list[str], /) -> Daemon:
         name = f"tracker-{number + 1}" if number else "tracker"
-        command = [*P2PCACHE, "tracker", "--listen", f"127.0.0.1:{port}", "--origin", self.origin,
+        command = [*P2PCACHE, "tracker", "--listen", join(self._host, port), "--origin", self.origin,
                    "--cluster-key-file", str(self.key_file), "--state-dir", str(self.root / name), *flags]  # fmt: skip
-        url = f"http://127.0.0.1:{port}/healthz"
+        url = f"http://{join(self._host, port)}/healthz"
         return Daemon(name, command, self.root / f"{name}.log", ready=lambda: healthy(url),
                       environ=self.environ, leash=self._leash)  # fmt: skip
 
     def _agent(self, number: int, port: int) -> Agent:
         source = ["--tracker", self.tracker_url] if self._tracked else ["--origin", self.origin]
-        flags = ["--listen", f"127.0.0.1:{port}", "--cluster-key-file", str(self.key_file),
+        flags = ["--listen", join(self._host, port), "--cluster-key-file", str(self.key_file),
                  "--min-free-bytes", "0", *source, *self._agent_flags]  # fmt: skip
         name = f"agent-{number + 1}"
         return Agent(name, self.root / name, flags, environ=self.environ, leash=self._leash)

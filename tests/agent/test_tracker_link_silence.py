@@ -18,6 +18,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.tracker_link import SILENCE_S, TrackerLink
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed
+from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.security.cluster_key import NO_KEY
 from p2pcache.io.tasks import Tasks
 from tests.agent.kit import agent, client
@@ -273,6 +274,13 @@ async def test_an_agent_on_every_address_announces_its_current_one(
     ours = ["192.0.2.7"]
     monkeypatch.setattr("p2pcache.io.host.host_facts.first_address", lambda: ours[0])
     monkeypatch.setattr("p2pcache.agent.app.first_address", lambda: ours[0])
+    asked: list[str] = []
+
+    def look(url: str, bound: str) -> str:
+        asked.append(url)
+        return address_for_peers(url, bound)
+
+    monkeypatch.setattr("p2pcache.agent.app.address_for_peers", look)
     async with tracker() as hub, Relay(hub.address).running() as relay:
         listen = "0.0.0.0:0" if free else f"0.0.0.0:{port}"
         async with agent(tmp_path, tracker=relay.url, listen=listen, insecure=True) as app:
@@ -280,6 +288,7 @@ async def test_an_agent_on_every_address_announces_its_current_one(
             port = app._port if free else port
             await until(lambda: app.node in nodes)
             assert nodes[app.node].member.address == f"192.0.2.7:{port}"
+            assert len(asked) == 1, "meanwhile the loop stands still"
             ours[0] = "192.0.2.8"
             relay.cut()
             await until(lambda: nodes[app.node].member.address == f"192.0.2.8:{port}")

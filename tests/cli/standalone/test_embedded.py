@@ -1,18 +1,23 @@
 """The agent that runs inside a command: its settings, and what it leaves behind."""
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from unittest.mock import Mock
 
+import psutil
 import pytest
 
 from loadtest.kit.daemons import wait_until
+from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.standalone import embedded
 from p2pcache.cli.standalone.embedded import agent_alone, agent_settings
-from p2pcache.errors import UsageError
+from p2pcache.errors import Unreachable, UsageError
+from p2pcache.io.host import host_facts
+from p2pcache.io.http.own_addresses import first_address
 from tests.cli.conftest import Run
 from tests.cli.loaded_settings import loaded
 from tests.cli.standalone.model_kit import make_removable, same
@@ -34,8 +39,59 @@ def test_a_member_needs_the_cluster_key() -> None:
     with pytest.raises(UsageError, match="P2PCACHE_CLUSTER_KEY_FILE"):
         agent_settings(loaded(tracker="http://t:7400"), {})
     member = agent_settings(loaded(tracker="http://t:7400"), {"P2PCACHE_CLUSTER_KEY_FILE": "/key"})
-    assert (member.listen, member.tracker) == ("0.0.0.0:0", "http://t:7400")
+    assert member.tracker == "http://t:7400"
     assert member.role == "client", "nothing is to be kept on a node that leaves soon"
+
+
+MEMBER = {"P2PCACHE_CLUSTER_KEY_FILE": "/key"}
+AWAY = "http://192.0.2.9:7400"
+
+
+@pytest.mark.parametrize(("dual", "listen"), [(True, "[::]:0"), (False, "0.0.0.0:0")])
+def test_a_member_listens_on_any_port_of_every_address(
+    monkeypatch: pytest.MonkeyPatch, *, dual: bool, listen: str
+) -> None:
+    """On `0.0.0.0` it told a tracker that it meets by IPv6 its IPv4 address."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
+    assert agent_settings(loaded(tracker=AWAY), MEMBER).listen == listen
+    given = MEMBER | {"P2PCACHE_LISTEN": "127.0.0.2:7401"}
+    assert agent_settings(loaded(tracker=AWAY), given).listen == listen, "none that others dial"
+
+
+def test_a_member_listens_where_the_settings_say_but_on_another_port() -> None:
+    """The port is a daemon's, and so is the address that others dial for it."""
+    here = first_address() or pytest.skip("this machine has no address but loopback")
+    for host in ("0.0.0.0", f"[{here}]" if ":" in here else here):
+        given = {"P2PCACHE_LISTEN": f"{host}:7401", "P2PCACHE_ADVERTISE": "node-7.example:7401"}
+        member = agent_settings(loaded(tracker=AWAY), MEMBER | given)
+        assert (member.listen, member.advertise) == (f"{host}:0", "")
+
+
+@pytest.mark.parametrize("tracker", ["", "http://127.0.0.1:7400", AWAY])
+def test_it_opens_no_door(tracker: str) -> None:
+    """A daemon's settings took the daemon's ports, or, with no daemon, opened them for the time of a pull."""
+    doors = [name for name in AgentSettings.__struct_fields__ if name.endswith("_listen")]
+    assert {"health_listen", "api_listen", "hf_listen", "torrent_listen"} <= set(doors)
+    given = {f"P2PCACHE_{name.upper()}": "127.0.0.1:7409" for name in doors}
+    settings = agent_settings(loaded(tracker=tracker, origin="s3://b"), MEMBER | given)
+    assert not any(getattr(settings, name) for name in doors)
+
+
+@pytest.mark.parametrize("listen", ["", "0.0.0.0:7401", "192.0.2.200:7401"])
+def test_without_a_network_it_works_alone_or_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], listen: str
+) -> None:
+    """It ended with exit 2, and told to set what a command doesn't take."""
+    monkeypatch.setattr(psutil, "net_if_addrs", dict)
+    monkeypatch.setattr(host_facts, "source_towards", lambda _host: "")
+    given = MEMBER | {"P2PCACHE_LISTEN": listen}
+    settings = agent_settings(loaded(tracker=AWAY, origin="file:///o"), given)
+    assert (settings.listen, settings.tracker) == ("127.0.0.1:0", "")
+    said = capsys.readouterr().err
+    assert "network" in said
+    assert f"not joining {AWAY}: working alone, from file:///o" in said
+    with pytest.raises(Unreachable, match="network"):
+        agent_settings(loaded(tracker=AWAY), given)
 
 
 def test_without_the_key_it_works_alone_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
