@@ -69,10 +69,6 @@ class LeaseBook:
             return not self.leases
         return not self.free & bitset.union(map(lacked_by, self.readers.working.values()))
 
-    def runs_of(self, node: NodeId) -> set[RunIndex]:
-        """The runs that a node reads now."""
-        return self._members[node].runs if node in self._members else set()
-
     # -- what members say --------------------------------------------------------------------------
 
     def set_credit(self, node: NodeId, credit: int, wanted: RunSet = ALL) -> None:
