@@ -47,6 +47,42 @@ class Durations:
         return [(bound, sum(self.counts[: n + 1])) for n, bound in enumerate(bounds)]
 
 
+class _Waiting:
+    """Rows that aren't on disk yet, the oldest first; of too many the latest. The lock is never held over disk work."""
+
+    def __init__(self) -> None:
+        self.rows: deque[HistoryRow] = deque(maxlen=MAX_WAITING)
+        self._changing = threading.Lock()
+
+    def enqueue(self, row: HistoryRow) -> None:
+        """Queue a row; a failure that repeats the last one is counted there, as on disk."""
+        with self._changing:
+            one = row.with_earlier(self.rows[-1]) if self.rows else None
+            if one is not None:
+                self.rows[-1] = one
+            else:
+                self.rows.append(row)
+
+    def take_oldest(self) -> HistoryRow | None:
+        """The oldest row, which is to be written now."""
+        with self._changing:
+            return self.rows.popleft() if self.rows else None
+
+    def put_back(self, row: HistoryRow) -> None:
+        """The oldest row couldn't be written."""
+        with self._changing:
+            one = self.rows[0].with_earlier(row) if self.rows else None
+            if one is not None:
+                self.rows[0] = one
+            elif len(self.rows) < MAX_WAITING:
+                self.rows.appendleft(row)
+
+    def copied(self) -> list[HistoryRow]:
+        """All of them at this moment."""
+        with self._changing:
+            return list(self.rows)
+
+
 class Journal:
     """Counts pulls, pushes and removals that ended, and writes rows of them on another thread.
 
@@ -61,8 +97,9 @@ class Journal:
         self._untold: deque[EndedPull] = deque(maxlen=MAX_ENDED)  # the tracker hasn't heard of them
         self._store = store
         self._tasks = tasks
-        self._waiting: deque[HistoryRow] = deque(maxlen=MAX_WAITING)
-        self._writing = threading.Lock()  # `close` may write while a thread does
+        self._waiting = _Waiting()
+        # `close` may write while a thread does. Under it no row is on its way from the queue to the disk.
+        self._writing = threading.Lock()
 
     def record(
         self,
@@ -100,7 +137,7 @@ class Journal:
                 EndedPull(digest, known, code, round(seconds, 3), size_bytes, taken)
             )
         message = str(error)[:MAX_MESSAGE_CHARS] if error is not None else ""
-        self._waiting.append(HistoryRow(
+        self._waiting.enqueue(HistoryRow(
             time.time(), action, ref, digest, size_bytes, round(seconds, 3),
             **(sources or {}), code=code, message=message,
             report=msgspec.json.encode(report).decode() if report else "",
@@ -129,9 +166,14 @@ class Journal:
         """Up to `limit` rows, the newest first, also of former times, and those that a full disk lets wait."""
 
         def read() -> list[HistoryRow]:
-            self._write()
-            waiting = list(self._waiting)
-            return [*reversed(waiting), *self._store.history(limit)][:limit]
+            with self._writing:
+                self._write_waiting()
+                waiting, on_disk = self._waiting.copied(), self._store.history(limit)
+            one = waiting[0].with_earlier(on_disk[0]) if waiting and on_disk else None
+            if one is not None:
+                waiting[0] = one
+                del on_disk[0]
+            return [*reversed(waiting), *on_disk][:limit]
 
         return await pools.STEPS.run(read)
 
@@ -141,9 +183,13 @@ class Journal:
 
     def _write(self) -> None:
         with self._writing:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        while (row := self._waiting.take_oldest()) is not None:
             try:
-                while self._waiting:
-                    self._store.add_history(self._waiting[0])
-                    self._waiting.popleft()
+                self._store.add_history(row)
             except P2PCacheError as error:  # the next call tries again
+                self._waiting.put_back(row)
                 log.warning("the history can't be written: %s", error)
+                return

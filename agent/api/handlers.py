@@ -218,17 +218,13 @@ class Api:
         return server.json_response({"missing": missing})
 
     async def post_linger(self, request: web.Request) -> web.Response:
-        """Answer when every run of a model lies on another node too, and no neighbour lacks any, or after the limit."""
+        """Answer when every run that this node has of a model lies on another node too, or after the limit."""
         wanted = await server.read_json(request, LingerRequest)
         swarm = self._downloads.swarms.get(wanted.digest)
         began = time.monotonic()
         limit = min(wanted.seconds, MAX_LINGER_S)
-
-        # Polled: it is rare, and nothing else needs an event for growing run sets of neighbours. Who has all of it and
-        # leaves beside others that do, while a third one still pulls, lets that one read storage again.
-        while swarm is not None and (not swarm.replicated or swarm.neighbours.lack_runs()):
-            if time.monotonic() - began >= limit:
-                break
+        # Polled: it is rare, and nothing else needs an event for growing run sets of neighbours.
+        while swarm is not None and not swarm.replicated and time.monotonic() - began < limit:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         replicated = swarm is None or swarm.replicated
         return server.json_response(

@@ -249,6 +249,7 @@ class Queries:
             "warnings": [*self.warnings(wording, sees), *silent],
             "tracker": {
                 "url": link.url if link else "", "connected": link is not None and link.connected,
+                "met": link is not None and link.epoch != 0,  # it was a member at some time
                 "error": "" if link is None or link.connected else link.last_error,
                 "refused": link is not None and link.refusal is not None,
                 "changed_at": link.changed_at if link else 0.0,

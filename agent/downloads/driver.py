@@ -359,7 +359,6 @@ class SwarmDriver:
                 if not self.neighbours.dial(peer):
                     self.post(e.DialFailed(peer))
             case c.Finished():
-                self._context.net.announce(self.digest, self._have)
                 self.tell_tracker()
                 self.on_finished()
             case c.WantedDone():

@@ -82,10 +82,6 @@ class Neighbours:
                 runs |= have
         return runs
 
-    def lack_runs(self) -> bool:
-        """Whether a connected node lacks runs, as far as it has said."""
-        return self._net.has_needy_neighbour(self._digest)
-
 
 def placed(node: NodeId, place: tuple[str, str], members: Mapping[NodeId, m.Member]) -> Members:
     """The members by rack and site.

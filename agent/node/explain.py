@@ -79,8 +79,9 @@ class Explainer:
         state |= self._swarm(download, swarm.scheduler, now)
         origin = self._context.origin
         trouble = origin.unopened if origin.repo is None else origin.repo.trouble
-        # Peers that send are no reason to name storage.
-        if trouble is not None and state["waits_for"] not in ("", "peers", "busy"):
+        # Peers that send are no reason to name storage, nor is what another site brings.
+        needs_it = swarm.reads_storage and state["waits_for"] not in ("", "peers", "busy")
+        if trouble is not None and needs_it:
             state["trouble"] = str(trouble)
         return state
 

@@ -18,6 +18,7 @@ ASK_AGAIN_S = (
     10.0  # between two tests whether a refusal of the origin is over: a pull may not come for hours
 )
 PROVE_S = 60.0  # between two tests of an origin that refuses our credentials
+GOOD_LOOKS = 2  # in a row end an outage: one request of a storage that comes and goes may succeed
 
 
 class Shown(Protocol):
@@ -25,6 +26,27 @@ class Shown(Protocol):
 
     origin_trouble: P2PCacheError | None
     origin_doubt: P2PCacheError | None
+
+
+class Outage:
+    """Logs that storage fails, once for each kind of cause in a row, and that it answers again."""
+
+    def __init__(self) -> None:
+        self._told: type[P2PCacheError] | None = None  # kind of the cause; None: nothing fails
+        self._good_looks = 0  # since it failed last
+
+    def look(self, trouble: P2PCacheError | None) -> None:
+        """Take what a look at the storage found; None: it answers."""
+        if trouble is not None:
+            self._good_looks = 0
+            if type(trouble) is not self._told:  # texts of one cause may differ in each answer
+                log.warning("storage fails: %s", trouble)
+            self._told = type(trouble)
+            return
+        self._good_looks += 1
+        if self._told is not None and self._good_looks >= GOOD_LOOKS:
+            log.info("storage answers again")
+            self._told = None
 
 
 class OriginOpener:
@@ -44,9 +66,10 @@ class OriginOpener:
         self._queries = queries
         self._threads = Threads(2, name="origin-open")  # never joined, because storage may hang
         self._url = ""
+        self._outage = Outage()  # of the storage at this URL
 
     async def use(self, url: str) -> None:
-        """Open the storage; if it can't be opened, log it and try again later.
+        """Open the storage; if it can't be opened, log that once and try again later.
 
         Raises:
             UsageError: it is no URL of a storage.
@@ -58,7 +81,7 @@ class OriginOpener:
         except UsageError:
             raise
         except P2PCacheError as error:
-            log.warning("origin %s: %s", url, error)
+            self._outage.look(error)
             self._resolver.origin_error = self._origin.unopened = without_frames(error)
             self._queries.origin_trouble = error
             tasks.spawn_contained(self._retry(url), name="origin-retry")
@@ -86,6 +109,8 @@ class OriginOpener:
             log.error("%s", self._queries.origin_trouble)
 
     def _opening(self, url: str) -> None:
+        if url != self._url:
+            self._outage = Outage()
         self._url = url
         self._origin.settled.clear()
         self._queries.origin_trouble = Unreachable(f"{url} is being opened")
@@ -97,26 +122,20 @@ class OriginOpener:
 
     async def _prove(self, repo: OriginRepo) -> None:
         """Test the origin, so that wrong credentials or a missing bucket are known before the first pull."""
+        outage = self._outage
         while self._origin.repo is repo:
             doubt: P2PCacheError | None = None
             try:
                 await self._threads.run(repo.prove)
             except P2PCacheError as error:
                 doubt = without_frames(error)
-            if doubt is not None and str(doubt) != str(self._queries.origin_doubt):
-                log.warning("origin: %s", doubt)
+            outage.look(doubt)
             self._queries.origin_doubt = doubt
             if doubt is None:
                 break
             await asyncio.sleep(PROVE_S)
-        fails = False
         while self._origin.repo is repo:  # credentials may expire later, and be renewed
             await asyncio.sleep(ASK_AGAIN_S)
             await self._threads.run(repo.ask_again)
             # Reads end without an error where others get their leases meanwhile, and so the log knew of no outage.
-            trouble = repo.trouble
-            if trouble is not None and not fails:
-                log.warning("storage fails: %s", trouble)
-            elif trouble is None and fails:
-                log.info("storage answers again")
-            fails = trouble is not None
+            outage.look(repo.trouble)

@@ -208,16 +208,23 @@ def _wait_for_tracker(client: AgentClient) -> None:
 
 def _hand_on(client: AgentClient, digest: str, limit_s: float, *, quiet: bool) -> None:
     """Serve the swarm until others have what only this cache has, `limit_s` at most."""
+    if not _known_to_others(client):
+        return
+    if not quiet:
+        limit = format_duration(limit_s)
+        note(f"note: staying for {limit} at most to hand on what only this cache has (--linger)")
     with contextlib.suppress(P2PCacheError):  # the pull is done all the same
-        status = client.status()
-        if not (status.get("tracker", {}).get("connected") or status.get("peers")):
-            return  # nobody knows that this node exists
-        if not quiet:
-            limit = format_duration(limit_s)
-            note(
-                f"note: staying for {limit} at most to hand on what only this cache has (--linger)"
-            )
         client.linger(digest, limit_s)
+
+
+def _known_to_others(client: AgentClient) -> bool:
+    """Tell whether somebody may ask this node; an agent that doesn't say so may be known."""
+    try:
+        status = client.status()
+    except P2PCacheError:
+        return True
+    # The tracker may be away for just now, and others come back to it as we do.
+    return bool(status.get("tracker", {}).get("met") or status.get("peers"))
 
 
 def _leave(_digest: str) -> None:
@@ -240,7 +247,8 @@ def agent_settings(loaded: Loaded, environ: dict[str, str]) -> AgentSettings:
         "cache_dir": str(cache_dir(own)), "socket": "", "client_socket": "",
         "origin": own.origin or None, "tracker": own.tracker or None,
         "role": "client",  # it leaves soon: nothing is to be kept on it
-        **dict.fromkeys(_DOORS, ""),  # they are a daemon's, and so are their ports
+        # A daemon's: its doors, their ports, and the labels of its cache.
+        **dict.fromkeys(_DOORS, ""), "kubernetes_labels": False,
     }  # fmt: skip
     settings = config.load(
         AgentSettings, "agent", file=loaded.file, environ=environ, flags=flags

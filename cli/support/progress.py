@@ -284,7 +284,7 @@ def _note_other(title: str, event: Event) -> None:
 
 
 def _trouble(event: Event) -> str:
-    """Return the reason why storage fails, while we wait for it; "" if none is known."""
+    """Return why storage or the tracker fails, while we wait for it; "" if that isn't known."""
     return clean(event.get("trouble") or "")
 
 

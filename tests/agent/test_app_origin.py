@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from p2pcache.agent.node import origin_opener
-from p2pcache.errors import NotAllowed
+from p2pcache.agent.node.origin_opener import Outage
+from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError
 from p2pcache.ids import Ref
 from tests.agent.kit import agent
 
@@ -94,3 +95,60 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
         while "storage answers again" not in caplog.text:
             await asyncio.sleep(0.01)
     assert caplog.text.count("storage fails: ") == 1
+
+
+async def test_an_outage_at_the_start_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, storage: type[Storage], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    for name in ("ASK_AGAIN_S", "PROVE_S"):
+        monkeypatch.setattr(origin_opener, name, 0.01)
+    caplog.set_level("INFO", origin_opener.__name__)
+    async with agent(tmp_path, origin="s3://models"), asyncio.timeout(30):
+        while "storage fails" not in caplog.text:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
+        storage.good = True
+        while "storage answers again" not in caplog.text:
+            await asyncio.sleep(0.01)
+    assert caplog.text.count("storage fails: ") == 1
+
+
+async def test_storage_that_cannot_be_opened_is_logged_once_and_so_is_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was a line each ten seconds, and none when the directory was there at last."""
+    for name in ("ASK_AGAIN_S", "RETRY_S"):
+        monkeypatch.setattr(origin_opener, name, 0.01)
+    caplog.set_level("INFO", origin_opener.__name__)
+    folder = tmp_path / "origin"
+    async with agent(tmp_path, origin=folder.as_uri()), asyncio.timeout(30):
+        await asyncio.sleep(0.3)
+        folder.mkdir()
+        while "storage answers again" not in caplog.text:
+            await asyncio.sleep(0.01)
+    said = [r.getMessage() for r in caplog.records if r.name == origin_opener.__name__]
+    assert len(said) == 2
+    assert str(folder) in said[0]
+
+
+AWAY, SLOW, REFUSED = OriginUnavailable("503"), OriginUnavailable("slow"), NotAllowed("403")
+
+
+@pytest.mark.parametrize(("seen", "logged"), [
+    ([None, None], []),
+    ([AWAY, SLOW, AWAY, None, None, None], ["fails: 503", "again"]),
+    ([AWAY, REFUSED, REFUSED, None, None], ["fails: 503", "fails: 403", "again"]),
+    ([AWAY, None] * 9, ["fails: 503"]),  # it comes and goes: a line each ten seconds, for ever
+    ([AWAY, None, None, AWAY], ["fails: 503", "again", "fails: 503"]),
+])  # fmt: skip
+def test_an_outage_is_told_by_its_kind_and_over_after_two_good_looks(
+    seen: list[P2PCacheError | None], logged: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", origin_opener.__name__)
+    outage = Outage()
+    for trouble in seen:
+        outage.look(trouble)
+    assert [r.getMessage() for r in caplog.records] == [
+        f"storage {text}".replace("storage again", "storage answers again") for text in logged
+    ]

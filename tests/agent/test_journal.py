@@ -1,8 +1,10 @@
 """The history of a real agent: rows for people and counters for Prometheus."""
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -135,11 +137,69 @@ async def test_a_full_disk_ends_no_daemon_and_loses_no_row(
             journal.record("pull", ref="c:d")
             assert [row.ref for row in await journal.rows(9)] == ["c:d", "a:b"]
             assert [row.ref for row in await journal.rows(1)] == ["c:d"]
-            journal._waiting.pop()
+            journal._waiting.rows.pop()
         assert [row.ref for row in await journal.rows(9)] == ["a:b"]
     journal.record("pull", ref="c:d")  # too late for a task: written by close
     journal.close()
     assert [row.ref for row in store.history(9)] == ["c:d", "a:b"]
+    store.close()
+
+
+async def test_equal_failures_in_a_row_are_one_row_while_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2pcache.agent.journal.MAX_WAITING", 5)
+    store = Store.open(tmp_path / "cache")
+    no_space = NoSpace("disk full")
+    async with Tasks() as tasks:
+        journal = Journal(store, tasks)
+        journal.record("pull", ref="a:b", error=no_space)
+        await journal.rows(9)
+        with monkeypatch.context() as full:
+            full.setattr(store, "add_history", Mock(side_effect=no_space))
+            for ref in ("a:b", "a:b", "c:d", "c:d", "a:b"):
+                journal.record("pull", ref=ref, error=no_space)
+            journal.record("rm", ref="a:b")
+            journal.record("rm", ref="a:b")
+            # The newest first: two removals, and the failures before them.
+            want = [("a:b", 1), ("a:b", 1), ("a:b", 1), ("c:d", 2), ("a:b", 3)]
+            assert [(row.ref, row.times) for row in await journal.rows(9)] == want
+        assert [(row.ref, row.times) for row in await journal.rows(9)] == want
+    journal.close()
+    store.close()
+
+
+async def test_a_row_that_is_being_written_is_given_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path / "cache")
+    add_history, read = store.add_history, store.history
+    reading, go_on = threading.Event(), threading.Event()
+
+    def fail(_: HistoryRow) -> None:
+        raise NoSpace("disk full")
+
+    def history_later(limit: int) -> list[HistoryRow]:
+        """As the table is after a thread had the time to write."""
+        reading.set()
+        go_on.wait(0.3)
+        return read(limit)
+
+    def write_meanwhile() -> None:
+        reading.wait(10)
+        monkeypatch.setattr(store, "add_history", add_history)
+        journal.close()
+        go_on.set()
+
+    async with Tasks() as tasks:
+        journal = Journal(store, tasks)
+        monkeypatch.setattr(store, "add_history", fail)
+        journal.record("pull", ref="a:b")
+        await asyncio.sleep(0.05)
+        monkeypatch.setattr(store, "history", history_later)
+        rows, _ = await asyncio.gather(journal.rows(9), asyncio.to_thread(write_meanwhile))
+        assert [row.ref for row in rows] == ["a:b"]
+        assert [row.ref for row in await journal.rows(9)] == ["a:b"]
     store.close()
 
 

@@ -185,7 +185,7 @@ class Scheduler:
             return "origin"
         if states.needed & self._book.rarity.held:
             return "busy"
-        if self._by_itself.is_sole:
+        if self._by_itself.is_sole and self._settings.origin_fetches:
             return "pause"
         if self._by_itself.tracker_up:
             return "lease"

@@ -103,6 +103,11 @@ class HistoryRow(NamedTuple):
     times: int = 1  # equal failures in a row share one row
     report: str = ""  # of a pull: where its time went, as JSON
 
+    def with_earlier(self, before: "HistoryRow") -> "HistoryRow | None":
+        """One row for this failure and an equal one just before it; None: they aren't equal failures."""
+        same = (before.action, before.ref, before.code) == (self.action, self.ref, self.code)
+        return self._replace(times=before.times + self.times) if self.code and same else None
+
     def as_json(self) -> dict[str, object]:
         """The row in the form of docs/api.md."""
         # Without local bytes, which took no time: a resumed pull isn't quicker than its link.
@@ -341,9 +346,9 @@ class Records(ClaimRecords):
         """
         with self._write() as db:
             newest = db.execute("select * from history order by id desc limit 1").fetchone()
-            before = None if newest is None else HistoryRow(*newest[1:])
-            if before is not None and row.code and _same_failure(before, row):
-                values = (*row._replace(times=before.times + 1), newest[0])
+            one = None if newest is None else row.with_earlier(HistoryRow(*newest[1:]))
+            if one is not None:
+                values = (*one, newest[0])
                 names = ", ".join(f"{name}=?" for name in _HISTORY_COLUMNS)
                 db.execute(f"update history set {names} where id=?", values)  # noqa: S608  names are ours
                 return
@@ -375,10 +380,6 @@ _FORGET_OLD = """delete from history
   where id <= (select id from history order by id desc limit 1 offset ?)"""
 _FORGET_FAILURES = """delete from history where code != 0
   and id <= (select id from history where code != 0 order by id desc limit 1 offset ?)"""
-
-
-def _same_failure(before: HistoryRow, row: HistoryRow) -> bool:
-    return (before.action, before.ref, before.code) == (row.action, row.ref, row.code)
 
 
 def _int(value: object) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from p2pcache.core import bitset
 from p2pcache.core.peers.timing import pulse_s
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.stats import RollingMedian
@@ -225,30 +224,15 @@ class Hub:
         return runs
 
     def announce(self, digest: str, runs: RunSet) -> None:
-        """Send HAVE to every neighbour that lacks some of these runs, on one connection each.
-
-        That this node has all is news to those, too, that have these runs: one of a command may leave then.
-        """
+        """Send HAVE to every neighbour that lacks some of these runs, on one connection each."""
         if digest not in self.swarms:
             return
         load, heard = self.load(), self.heard[digest]
-        whole = runs == bitset.full(self.swarms[digest].layout.run_count)
         for node in dict.fromkeys((*self.requesting, *self.serving)):
-            if fresh := runs if whole else runs & ~heard.runs_of(node):
+            if fresh := runs & ~heard.runs_of(node):
                 for session in self._sessions(node):
                     if session.send_have(digest, fresh, load):
                         break
-
-    def has_needy_neighbour(self, digest: str) -> bool:
-        """Whether a connected node lacks runs of a model, as far as it has said."""
-        if digest not in self.swarms:
-            return False
-        full, heard = bitset.full(self.swarms[digest].layout.run_count), self.heard[digest]
-        return any(
-            full & ~heard.runs_of(node)
-            and any(one.has_joined(digest) for one in self._sessions(node))
-            for node in (*self.requesting, *self.serving)
-        )
 
     def forget_heard(self, digest: str, node: NodeId) -> bool:
         """Forget what a node has of a model; False: it is connected and goes on telling."""

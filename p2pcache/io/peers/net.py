@@ -269,12 +269,8 @@ class PeerNet:
         self._parts.uploads.limit_slots(slots)
 
     def announce(self, digest: str, runs: RunSet) -> None:
-        """Send HAVE to every neighbour that lacks some of these runs; of all runs to everyone."""
+        """Send HAVE to every neighbour that lacks some of these runs."""
         self._hub.announce(digest, runs)
-
-    def has_needy_neighbour(self, digest: str) -> bool:
-        """Whether a connected node lacks runs of a model, as far as it has said."""
-        return self._hub.has_needy_neighbour(digest)
 
     def forget_heard(self, digest: str, node: NodeId) -> bool:
         """Forget what a node has of a model; False: it is connected and goes on telling."""

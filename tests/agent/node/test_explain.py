@@ -136,6 +136,10 @@ async def test_explain_names_the_storage_that_fails(
         now = (await explain(app))[1]["now"]
         assert (now["waits_for"], now["trouble"]) == ("origin", "it answers 503")
         assert "storage: it answers 503; it is asked again" in await said(app)
+        (swarm,) = app.downloads.swarms.values()
+        swarm.reads_storage = False  # another site brings the model
+        assert "trouble" not in (await explain(app))[1]["now"]
+        swarm.reads_storage = True
         reads.let_go.set()
         (done,) = await pulling
         assert done["report"]["bytes_had"] == 0

@@ -1,12 +1,14 @@
 """The agent that runs inside a command: its settings, and what it leaves behind."""
 
+import asyncio
+import contextlib
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import psutil
 import pytest
@@ -18,9 +20,12 @@ from p2pcache.cli.standalone.embedded import agent_alone, agent_settings
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.host import host_facts
 from p2pcache.io.http.own_addresses import first_address
+from p2pcache.io.http.client import AgentClient
+from tests.agent.kit import agent
 from tests.cli.conftest import Run
 from tests.cli.loaded_settings import loaded
 from tests.cli.standalone.model_kit import make_removable, same
+from tests.tracker.kit import tracker
 
 
 def test_alone_it_listens_on_loopback_only() -> None:
@@ -107,16 +112,45 @@ def test_on_one_machine_no_key_is_needed(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("connected", "peers", "stays"), [(True, 0, True), (False, 1, True), (False, 0, False)]
+    ("met", "peers", "stays"), [(True, 0, True), (False, 1, True), (False, 0, False)]
 )
-def test_who_has_met_nobody_hands_nothing_on(
-    capsys: pytest.CaptureFixture[str], *, connected: bool, peers: int, stays: bool
+def test_a_node_that_has_met_nobody_hands_nothing_on(
+    capsys: pytest.CaptureFixture[str], *, met: bool, peers: int, stays: bool
 ) -> None:
     """After a pull whose tracker didn't answer it stayed for the whole half minute."""
     client = Mock()
-    client.status.return_value = {"tracker": {"connected": connected}, "peers": peers}
+    tracker = {"connected": False, "met": met}  # a loss that passes is no reason to leave
+    client.status.return_value = {"tracker": tracker, "peers": peers}
     embedded._hand_on(client, "00", 30.0, quiet=False)
     assert client.linger.called == ("staying for 30s" in capsys.readouterr().err) == stays
+
+
+async def test_a_node_whose_tracker_went_away_stays(tmp_path: Path) -> None:
+    """It left at once where the tracker was just away, and the others read storage again."""
+    (tmp_path / "origin").mkdir()
+    one = AgentClient(f"unix://{tmp_path / 'n.sock'}")
+    settings = {"socket": str(tmp_path / "n.sock")}
+    async with contextlib.AsyncExitStack() as stack, asyncio.timeout(30):
+        away = await stack.enter_async_context(contextlib.AsyncExitStack())
+        hub = await away.enter_async_context(tracker(tmp_path / "origin"))
+        await stack.enter_async_context(
+            agent(tmp_path, tracker=f"http://{hub.address}", **settings)
+        )
+        while not (await asyncio.to_thread(one.status))["tracker"]["connected"]:
+            await asyncio.sleep(0.01)
+        await away.aclose()
+        while (await asyncio.to_thread(one.status))["tracker"]["connected"]:
+            await asyncio.sleep(0.01)
+        with patch.object(AgentClient, "linger") as linger:
+            await asyncio.to_thread(embedded._hand_on, one, "00", 30.0, quiet=True)
+        linger.assert_called_once_with("00", 30.0)
+
+
+def test_a_node_whose_status_fails_stays() -> None:
+    client = Mock()
+    client.status.side_effect = Unreachable("it is busy")
+    embedded._hand_on(client, "00", 30.0, quiet=True)
+    client.linger.assert_called_once_with("00", 30.0)
 
 
 def test_a_lone_pull_makes_no_folder_for_a_socket(

@@ -1,5 +1,7 @@
 """What a scheduler answers to single events: wanted runs, neighbours, the end of requests."""
 
+from dataclasses import replace
+
 import pytest
 
 from p2pcache.core import bitset
@@ -292,3 +294,12 @@ def test_the_causes_of_waits(state: dict[str, int], word: str) -> None:
     by_itself.is_cut_off = bool(state.get("sole", False))
     by_itself.alone = lambda now: bool(state.get("alone", False))  # type: ignore[method-assign]
     assert desk.s.waits_for(desk.now) == word
+
+
+def test_nobody_waits_for_storage_that_is_not_read() -> None:
+    """What another site brings: the node was said to pause before its next read."""
+    desk = Desk(runs=4)
+    desk.s._by_itself.is_cut_off = True
+    assert desk.s.waits_for(desk.now) == "pause"
+    desk.s._settings = replace(SETTINGS, origin_fetches=0)
+    assert desk.s.waits_for(desk.now) != "pause"
