@@ -19,8 +19,8 @@ from p2pcache.cli.standalone import embedded
 from p2pcache.cli.standalone.embedded import agent_alone, agent_settings
 from p2pcache.errors import Unreachable, UsageError
 from p2pcache.io.host import host_facts
-from p2pcache.io.http.own_addresses import first_address
 from p2pcache.io.http.client import AgentClient
+from p2pcache.io.http.own_addresses import first_address
 from tests.agent.kit import agent
 from tests.cli.conftest import Run
 from tests.cli.loaded_settings import loaded
