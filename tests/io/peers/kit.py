@@ -251,6 +251,13 @@ async def uploading(server: Node) -> None:
             await asyncio.sleep(0.005)
 
 
+async def idle(server: Node) -> None:
+    """Until it serves nobody; the end of an upload calls nobody back."""
+    async with asyncio.timeout(30):
+        while server.net.load:
+            await asyncio.sleep(0.02)
+
+
 def open_files() -> int:
     """Descriptors of this process."""
     return len(list(Path("/proc/self/fd").iterdir()))

@@ -11,7 +11,7 @@ from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.settings import FULL
 from p2pcache.io.peers.protocol.limits import PeerLimits
-from tests.io.peers.kit import QUICK, Node, Port, node, uploading
+from tests.io.peers.kit import QUICK, Node, Port, idle, node, uploading
 from tests.io.peers.pairs import DIGEST, MODEL, RUNS, dialled, served
 
 LONG_RUNS = [r for r in range(RUNS) if MODEL.layout.run_bytes[r] > 200_000][:2]
@@ -96,9 +96,7 @@ async def test_a_model_that_we_remove_ends_its_requests() -> None:
         await uploading(server)
         client.net.remove_swarm(DIGEST)
         assert await port.end(1) is Outcome.CANCELLED
-        async with asyncio.timeout(30):
-            while server.net.load:
-                await asyncio.sleep(0.02)
+        await idle(server)
 
 
 async def test_a_node_that_sent_wrong_bytes_is_asked_nothing_and_still_served() -> None:
@@ -119,7 +117,7 @@ async def test_a_node_that_sent_wrong_bytes_is_asked_nothing_and_still_served() 
         liar.net.request(DIGEST, 1, 2, 0)
         assert await lies.end(1) is Outcome.DONE, "on the connection that it has"
         liar.net.remove_swarm(DIGEST)
-        await truth.until(lambda: not honest.net.load)
+        await idle(honest)
         lies.told.clear()
         lies.store.have.clear()
         liar.net.add_swarm(lies)

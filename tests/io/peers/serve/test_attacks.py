@@ -24,7 +24,7 @@ from p2pcache.io.peers.protocol.limits import PeerLimits
 from p2pcache.io.peers.protocol.wire import Kind
 from p2pcache.io.peers.serve import listener
 from tests.io.peers import raw
-from tests.io.peers.kit import KEY, QUICK, Node, make_model, node, open_files, uploading
+from tests.io.peers.kit import KEY, QUICK, Node, idle, make_model, node, open_files, uploading
 
 MODEL = make_model([262_144, 262_144, 100, 300_000, 50_000, 50_000])
 LAYOUT = MODEL.layout
@@ -301,9 +301,7 @@ async def test_a_requester_that_never_reads_loses_its_slot(server: Node) -> None
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await peer.send(*[wire.request(0, i, i, 1) for i in range(4)])
         await uploading(server)
-        async with asyncio.timeout(30):
-            while server.net.load:
-                await asyncio.sleep(0.05)
+        await idle(server)
         await still_serves(server)
 
 
