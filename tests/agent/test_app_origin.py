@@ -73,6 +73,16 @@ async def test_refused_credentials_are_a_warning_until_they_are_good(
     assert len(said) == 1  # once per cause, not once per look
 
 
+async def mended(storage: type[Storage], caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is logged, lasts for many looks, and its end is logged."""
+    while "storage fails" not in caplog.text:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    storage.good = True
+    while "storage answers again" not in caplog.text:
+        await asyncio.sleep(0.01)
+
+
 async def test_an_outage_is_logged_once_and_so_is_its_end(
     tmp_path: Path, storage: type[Storage], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -88,12 +98,7 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(
         storage.good = False
         with pytest.raises(NotAllowed):
             await asyncio.to_thread(repo.get_tag, Ref.parse("m:v1"))
-        while "storage fails" not in caplog.text:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
-        storage.good = True
-        while "storage answers again" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await mended(storage, caplog)
     assert caplog.text.count("storage fails: ") == 1
 
 
@@ -105,12 +110,7 @@ async def test_an_outage_at_the_start_is_logged_once_and_so_is_its_end(
         monkeypatch.setattr(origin_opener, name, 0.01)
     caplog.set_level("INFO", origin_opener.__name__)
     async with agent(tmp_path, origin="s3://models"), asyncio.timeout(30):
-        while "storage fails" not in caplog.text:
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.2)
-        storage.good = True
-        while "storage answers again" not in caplog.text:
-            await asyncio.sleep(0.01)
+        await mended(storage, caplog)
     assert caplog.text.count("storage fails: ") == 1
 
 
