@@ -276,7 +276,7 @@ class LeaseBook:
         return self.readers.concurrency.may_begin(self._under_way(now), now)
 
     def _leases_of(self, node: NodeId, runs: RunSet) -> list[RunIndex]:
-        return [r for r in bitset.members(runs & self.leased) if self.leases[r].node == node]
+        return sorted(run for run in self._members[node].runs if runs >> run & 1)
 
     def _begin(
         self, run: RunIndex, record: MemberRecord, now: float, *, adopted: bool = False

@@ -111,8 +111,7 @@ class World:
 
     def reading(self, node: int) -> list[int]:
         """The runs of a node's leases."""
-        leases = self.tracking.swarms[X].book.leases
-        return sorted(run for run, lease in leases.items() if lease.node == node)
+        return sorted(self.tracking.swarms[X].roster.members[node].runs)
 
     def forget_mail(self) -> None:
         self.sent.clear()
