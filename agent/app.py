@@ -174,7 +174,9 @@ class AgentApp:
             pushes=self.pushes, imports=self.imports,
             housekeeping=Housekeeping(self.context, self.downloads, self.warms, self.journal),
             room=self.room, claims=self.claims, queries=self.queries, journal=self.journal,
-            explainer=Explainer(self.context, self.downloads, self.journal, self.governor),
+            explainer=Explainer(
+                self.context, self.downloads, self.resolver, self.journal, self.governor
+            ),
             governor=self.governor, gate=self.listeners.gate,
         )  # fmt: skip
         models = ModelDoor(self.store, self.resolver, pulls, self.downloads)

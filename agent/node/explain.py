@@ -4,6 +4,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.core import bitset
@@ -27,11 +28,13 @@ class Explainer:
         self,
         context: AgentContext,
         downloads: DownloadManager,
+        resolver: Resolver,
         journal: Journal,
         governor: GovernorLoop,
     ) -> None:
         self._context = context
         self._downloads = downloads
+        self._resolver = resolver
         self._journal = journal
         self._governor = governor
 
@@ -77,8 +80,7 @@ class Explainer:
             waits = "it starts: manifest, space, and what other models here have"
             return {**state, "waits_for": "", "waits": waits}
         state |= self._swarm(download, swarm.scheduler, now)
-        origin = self._context.origin
-        trouble = origin.unopened if origin.repo is None else origin.repo.trouble
+        trouble = self._resolver.storage_trouble
         # Peers that send are no reason to name storage, nor is what another site brings.
         needs_it = swarm.reads_storage and state["waits_for"] not in ("", "peers", "busy")
         if trouble is not None and needs_it:

@@ -65,6 +65,11 @@ class HeldReads:
 
         monkeypatch.setattr("p2pcache.agent.origin_reads.fetch_runs", held)
 
+    async def until_begun(self) -> None:
+        """Until a read waits."""
+        while not self.begun:
+            await asyncio.sleep(0.01)
+
 
 async def events(answer: aiohttp.ClientResponse) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (await answer.text()).splitlines()]

@@ -195,7 +195,7 @@ class Connection:
             try:
                 frame = await self._socket.receive()
             except ConnectionError:
-                return  # a ping waited, and who sent it is gone: aiohttp can't answer it
+                return  # aiohttp couldn't answer a ping that waited: its sender is gone
             if frame.type in _ENDS:
                 return
             if frame.type is not aiohttp.WSMsgType.BINARY:

@@ -246,8 +246,7 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
     async with door(tmp_path) as app, aiohttp.ClientSession(endpoint(app)) as session:
         url = "/acme/tiny/resolve/main/model.safetensors"
         getting = asyncio.gather(_whole(session, url))
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         async with session.head(url) as answer:  # a head waits for no byte
             assert answer.status == 200
         assert not getting.done()

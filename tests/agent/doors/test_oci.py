@@ -137,8 +137,7 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
         async with client.head(f"/v2/acme/tiny/blobs/{digest(WEIGHTS)}") as answer:
             assert answer.status == 200
         getting = asyncio.gather(_whole(client, f"/v2/acme/tiny/blobs/{digest(WEIGHTS)}"))
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         assert not getting.done()
         reads.let_go.set()
         (found,) = await getting

@@ -297,8 +297,7 @@ async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.Mon
                 ].read(),
             )
         )
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         assert not getting.done()
         reads.let_go.set()
         (found,) = await getting

@@ -31,16 +31,11 @@ async def history(app: AgentApp) -> list[dict[str, Any]]:
         return rows
 
 
-async def begun(reads: HeldReads) -> None:
-    while not reads.begun:
-        await asyncio.sleep(0.01)
-
-
 async def begin_warm(app: AgentApp, reads: HeldReads) -> None:
     """Returns when a read of it is held."""
     async with client(app) as session, session.post("/v1/warm", json={"ref": REF}) as answer:
         assert answer.status == 200
-    await begun(reads)
+    await reads.until_begun()
 
 
 @pytest.mark.parametrize("named", ["tag", "digest"])
@@ -51,7 +46,7 @@ async def test_a_cancelled_pull_ends_for_all_its_clients(
     ref = REF if named == "tag" else f"{REF}@blake3:{layout.digest}"
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
         pulling = asyncio.gather(pull(app, REF), pull(app, REF))
-        await begun(reads)
+        await reads.until_begun()
         while app.downloads.running[layout.digest].clients < 2:
             await asyncio.sleep(0.01)
         status, told = await cancel(app, ref)
@@ -100,7 +95,7 @@ async def test_a_pull_that_everybody_left_is_cancelled_not_failed(
         async with client(app) as session, session.post("/v1/pull", json={"ref": REF}) as answer:
             told = await answer.content.readline()
             assert b'"abandon_after_s":0.2' in told
-            await begun(reads)
+            await reads.until_begun()
         while app.downloads.running:
             await asyncio.sleep(0.02)
         (row,) = await history(app)

@@ -67,8 +67,7 @@ async def test_a_pull_runs_until_its_model_is_shown(
     reads = HeldReads(monkeypatch)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
         pulling = asyncio.gather(pull(app, str(REF)))
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         disk = HeldDisk(app)
         reads.let_go.set()
         while app.downloads.running:

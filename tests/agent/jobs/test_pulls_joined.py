@@ -77,8 +77,7 @@ async def test_a_tag_that_moved_meanwhile_stays_where_it_went(
         new = await pull(app, "team/m:other")
         held = HeldReads(monkeypatch)
         first = asyncio.gather(pull(app, REF))
-        while not held.begun:
-            await asyncio.sleep(0.01)
+        await held.until_begun()
         push(origin, tmp_path / "new", REF)
         assert (await pull(app, REF))["digest"] == new["digest"]
         held.let_go.set()

@@ -140,8 +140,7 @@ async def test_what_is_pulled_stays(
     reads = HeldReads(monkeypatch)
     async with agent(tmp_path, origin=origin, cache_quota="6MiB") as app, asyncio.timeout(30):
         pulling = asyncio.gather(pull(app, "team/m0:v1"))
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         failed = await pull(app, "team/m1:v1")
         assert failed["code"] == 5
         assert "cache_quota" in failed["message"]

@@ -129,8 +129,7 @@ async def test_explain_names_the_storage_that_fails(
     async with agent(tmp_path, origin=origin.as_uri()) as app:
         pulling = asyncio.gather(pull(app, "team/m:v1"))
         async with asyncio.timeout(20):
-            while not reads.begun:
-                await asyncio.sleep(0.02)
+            await reads.until_begun()
         assert "trouble" not in (await explain(app))[1]["now"]
         monkeypatch.setattr(OriginRepo, "trouble", OriginUnavailable("it answers 503"))
         now = (await explain(app))[1]["now"]

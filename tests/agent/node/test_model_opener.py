@@ -96,8 +96,7 @@ async def test_a_running_pull_is_somebody_who_waits(
             assert answer.status == 200
         assert app.listeners.gate.calls == 0
         work = asyncio.gather(pull(app, f"team/m{COUNT}:v1"))
-        while not reads.begun:
-            await asyncio.sleep(0.01)
+        await reads.until_begun()
         assert app.listeners.gate.calls == 1
         reads.let_go.set()
         assert (await work)[0]["event"] == "done"
