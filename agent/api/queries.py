@@ -21,10 +21,10 @@ from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.settings import EXAMINED, PATHS
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
+from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
-from p2pcache.io.disk.store_info import Usage
 from p2pcache.io.signatures.in_origin import add_signature
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,17 @@ class Queries:
             scheduler = download.swarm.scheduler
             if scheduler is not None and scheduler.cut_off:
                 doubts.append(f"{name_of(download.refs)}: {CUT_OFF}")
+        doubts += self._no_room()
         return doubts + (tls.warnings() if tls is not None else [])
+
+    def _no_room(self) -> list[str]:
+        """A warning if no new model fits on the cache's disk. What is here is served and loaded all the same."""
+        free, kept = self._context.usage.free_bytes, self._context.store.min_free_bytes
+        if free > kept:
+            return []
+        said = f"{format_bytes(free)} free, {format_bytes(kept)} are kept free (min_free_bytes)"
+        advice = "make room with `p2pcache rm` or `p2pcache prune --all`"
+        return [f"the cache's disk is full: {said}, so no new model fits; {advice}"]
 
     @property
     def _refusing(self) -> P2PCacheError | None:
@@ -236,7 +246,8 @@ class Queries:
         sees: Callable[[str], bool] = lambda _namespace: True,
     ) -> dict[str, object]:
         """This node's state on one screen. The arguments are those of `warnings`."""
-        usage, silent = await self._usage()
+        silent = await self._measure()
+        usage = self._context.usage
         link, repo = self._context.link, self._resolver.repo
         traffic = self._metrics.totals()
         refusing = self._refusing
@@ -268,15 +279,15 @@ class Queries:
             "bytes": traffic, "governor": self._governor.state(),
         }  # fmt: skip
 
-    async def _usage(self) -> tuple[Usage, list[str]]:
-        """How full the cache is, and a warning if its disk doesn't answer: then as it was at the last look."""
+    async def _measure(self) -> list[str]:
+        """See how full the cache is. A warning if its disk doesn't answer: then it is as it was at the last look."""
         try:
             async with asyncio.timeout(DISK_S):
-                return await pools.STEPS.run(self._context.store.usage), []
+                self._context.usage = await pools.STEPS.run(self._context.store.usage)
         except TimeoutError:
             root = self._context.store.root
-            said = f"the cache's disk doesn't answer ({root}): look at `dmesg` and at its mount"
-            return self._context.usage, [said]
+            return [f"the cache's disk doesn't answer ({root}): look at `dmesg` and at its mount"]
+        return []
 
 
 def _files(manifest: manifests.Manifest) -> dict[str, object]:

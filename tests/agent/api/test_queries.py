@@ -101,3 +101,20 @@ async def test_the_status_of_an_agent_whose_disk_hangs(
             back.set()
     assert told["cache"]["free_bytes"] > 0
     assert [text for text in told["warnings"] if "disk doesn't answer" in text]
+
+
+async def test_a_full_disk_is_a_warning_of_status_and_of_probes(tmp_path: Path) -> None:
+    """The agent called itself ready, and nothing said that no pull can begin."""
+    async with agent(tmp_path, min_free_bytes=1 << 60) as app, client(app) as session:
+        async with session.get("/v1/status") as answer:
+            told = await answer.json()
+        async with session.get("/readyz") as answer:
+            probed = await answer.json()
+            assert answer.status == 200, "it serves what it has"
+        app.store.min_free_bytes = 0
+        async with session.get("/readyz") as answer:
+            assert (await answer.json())["warnings"] == []
+    for warnings in (told["warnings"], probed["warnings"]):
+        (warning,) = warnings
+        assert "disk is full" in warning
+        assert "min_free_bytes" in warning
