@@ -12,6 +12,7 @@ from p2pcache.cli.support.options import json_option
 from p2pcache.cli.support.output import LEAST_COLUMNS, clean, columns, emit, shortened
 
 GAP = "  "
+SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from p2pcache.cli.rows.cluster_rows import (
     say_unheard,
     without_domain,
 )
-from p2pcache.cli.rows.tables import output_options, table
+from p2pcache.cli.rows.tables import SHORT_DIGEST, output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
 from p2pcache.cli.support.options import Command
@@ -25,6 +25,8 @@ from p2pcache.core.units import format_bytes, format_duration
 def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
     """Show the pulls that run now.
 
+    Two pulls of one ref are of two models: its tag has moved, and the earlier pull goes on.
+
     Examples:
       p2pcache ps
       p2pcache ps --cluster
@@ -38,7 +40,7 @@ def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
     pulls = told["pulls"]
     rows = [
         (
-            *node_cells(p, shown=cluster), p["ref"], p.get("kind", "pull"),
+            *node_cells(p, shown=cluster), p["ref"], p["digest"][:SHORT_DIGEST], p.get("kind", "pull"),
             f"{p['bytes_done'] / max(1, p['bytes_total']):.0%}",
             format_bytes(p["bytes_total"]),
             f"{format_bytes(p['rate'])}/s", format_duration(p["eta_s"]) if p.get("eta_s") is not None else "-",
@@ -49,6 +51,7 @@ def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
     heads = (
         *node_heads(shown=cluster),
         "REF",
+        "DIGEST",
         "KIND",
         "DONE",
         "SIZE",
@@ -58,7 +61,7 @@ def ps(cluster: bool, as_json: bool, wide: bool, loaded: Loaded) -> None:
         "SHARE",
     )
     right = [heads.index(title) for title in ("DONE", "SIZE", "RATE", "ETA", "PEERS")]
-    drop, cut = ("PEERS", "SIZE", "KIND", "SHARE"), ("NODE", "REF", "SHARE")
+    drop, cut = ("PEERS", "SIZE", "KIND", "SHARE", "DIGEST"), ("NODE", "REF", "SHARE")
     names = without_domain([str(node_cells(p, shown=True)[0]) for p in pulls])
     short = {"NODE": names} if cluster else {}
     table(heads, rows, right, drop=drop, short=short, cut=cut, wide=wide)

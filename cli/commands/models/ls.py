@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from p2pcache.cli.rows.cluster_rows import cluster_option
-from p2pcache.cli.rows.tables import output_options, table
+from p2pcache.cli.rows.tables import SHORT_DIGEST, output_options, table
 from p2pcache.cli.standalone.local_cache import cache_or_agent
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
@@ -21,7 +21,6 @@ from p2pcache.io.http.client import AgentClient
 
 NO_TAG = "-"
 MOST_LOOKED_UP = 100  # names that several models have: each costs a question to the tracker
-SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
 
 
 @click.command(cls=Command)
