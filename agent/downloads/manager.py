@@ -18,7 +18,7 @@ from p2pcache.core.format.compile_cache_key import permit_programs
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.host.pull_timeline import Timeline
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.errors import Conflict, NoSpace, P2PCacheError, Unreachable
+from p2pcache.errors import Cancelled, Conflict, NoSpace, P2PCacheError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.models.model_chunks import ModelStore
@@ -238,11 +238,13 @@ class DownloadManager:
         while self.running.get(download.swarm.digest) is download:  # noqa: ASYNC110
             await asyncio.sleep(LEAVE_LOOK_S)
 
+    def on_command_ended(self) -> None:
+        """The agent stops since its command has ended. What reads have begun still comes, and counts."""
+        self._runner.why_stopped = Cancelled("its command ended before it; pull again: it resumes")
+
     def stop(self) -> None:
         """End every running download: the agent stops."""
-        for download in self.running.values():
-            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
-        self._runner.note_all()
+        self._runner.stop(self.running.values())
 
     def timeline(self) -> Timeline:
         """The timeline of a pull that begins now."""

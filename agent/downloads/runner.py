@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 from p2pcache.agent.context import AgentContext
@@ -32,6 +32,9 @@ class DownloadRunner:
         self, context: AgentContext, journal: Journal, bringing: Bringing = contextlib.nullcontext
     ) -> None:
         """`bringing`: for the length of its block runs come from elsewhere than peers and storage."""
+        self.why_stopped: P2PCacheError = Unreachable(
+            "the agent is stopping; pull again: it resumes"
+        )
         self._context = context
         self._journal = journal
         self._bringing = bringing
@@ -67,7 +70,7 @@ class DownloadRunner:
             if not swarm.complete:
                 swarm.pause()
             swarm.store.unpin()
-            download.fail(Unreachable("the agent is stopping; pull again: it resumes"))
+            download.fail(self.why_stopped)
             self._unnoted.add(download)
             if download.error is not None or not download.whole:
                 self.note_download(download)
@@ -89,8 +92,10 @@ class DownloadRunner:
             error=download.error, report=download.report(now),
         )  # fmt: skip
 
-    def note_all(self) -> None:
-        """Write all ended downloads into the history: the agent stops."""
+    def stop(self, running: Iterable[Download]) -> None:
+        """End what runs, and write all ended downloads into the history: the agent stops."""
+        for download in running:
+            download.fail(self.why_stopped)
         for download in list(self._unnoted):
             self.note_download(download)
 

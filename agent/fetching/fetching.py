@@ -14,7 +14,6 @@ from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.janitor import Janitor
 from p2pcache.agent.trust.required_signatures import RequiredSignatures
 from p2pcache.core.settings import SwarmSettings
-from p2pcache.errors import Cancelled
 
 
 class Fetching:
@@ -62,8 +61,7 @@ class Fetching:
 
     def on_command_ended(self) -> None:
         """The command that this agent works for has ended: what still runs was left on purpose, and is no failure."""
-        for download in list(self.downloads.running.values()):
-            download.fail(Cancelled("its command ended before it; pull again: it resumes"))
+        self.downloads.on_command_ended()
 
     async def stop(self) -> None:
         """Stop taking, finish uploads and reads, leave."""

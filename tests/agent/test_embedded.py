@@ -92,6 +92,26 @@ def test_an_interrupted_command_is_no_failure_in_the_history(settings: AgentSett
     assert (row.code, row.action, row.ref) == (130, "pull", str(REF))
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_report_of_an_interrupted_command_counts_what_its_reads_still_bring(
+    settings: AgentSettings, tmp_path: Path, whole: bool
+) -> None:
+    """`explain` told of 7.34 MB from storage, and of 9.44 MB that are here."""
+    where = {"socket": str(tmp_path / "agent.sock"), "listen": "127.0.0.1:0"}
+    slow = msgspec.structs.replace(settings, origin_bytes_per_s=1_000_000, **where)
+    with contextlib.ExitStack() as stack:
+        if whole:
+            socket = stack.enter_context(run_embedded(slow))
+            events = AgentClient(f"unix://{socket}").pull(str(REF))
+        else:
+            events = stack.enter_context(run_lone(slow))(REF, **OPTIONS)
+        stack.enter_context(contextlib.closing(events))
+        assert next(event for event in events if event.get("bytes_origin"))
+    with contextlib.closing(Store.open(Path(settings.cache_dir))) as store:
+        (row,), (model,) = store.history(10), store.models()
+    assert 0 < row.bytes_origin == model.bytes_done < len(DATA)
+
+
 def test_a_command_with_a_whole_agent_is_no_failure_in_the_history(
     settings: AgentSettings, tmp_path: Path
 ) -> None:

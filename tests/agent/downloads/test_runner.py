@@ -144,7 +144,7 @@ async def test_a_model_whose_bytes_are_in_the_cache_ends_at_once() -> None:
 async def test_the_row_is_written_once_and_at_the_latest_when_the_agent_stops() -> None:
     desk = Desk(copied=1)
     await desk.run()
-    desk.runner.note_all()
+    desk.runner.stop([])
     assert len(desk.rows) == 1
     desk.runner.note_download(desk.download)
     await asyncio.sleep(2 * runners.SHOWN_S)
