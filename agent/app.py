@@ -53,7 +53,7 @@ from p2pcache.io.event_loop import LoopLag
 from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
-from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind, is_wildcard
+from p2pcache.io.http.own_addresses import accepted, first_address, host_for_peers, is_wildcard
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms
@@ -101,7 +101,7 @@ class AgentApp:
         host, self._port = server.parse_listen(settings.listen)
         self.tls = tls = open_tls(settings, "agent")
         check_exposure(host, secret, insecure=settings.insecure, tls=tls is not None)
-        self._host = host = host_to_bind(host)
+        self._host = host = host_for_peers(host)
         self.listeners = Listeners(settings, limits)
         self._labels = checked_labels(settings.labels.split(","))
         self.store = Store.open(Path(settings.cache_dir), min_free_bytes=settings.min_free_bytes)

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import logging
 import os
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -297,8 +296,7 @@ def _swarm_listen(configured: str) -> str:
 
     host, _ = parse_listen(configured)
     if is_loopback(host):
-        # A tracker met by IPv6 must be told an IPv6 address, on which only a socket of that family answers.
-        return "[::]:0" if socket.has_dualstack_ipv6() else "0.0.0.0:0"
+        return "0.0.0.0:0"
     return join(host, 0)
 
 

@@ -29,6 +29,11 @@ def host_to_bind(host: str) -> str:
     return EVERY_ADDRESS
 
 
+def host_for_peers(host: str) -> str:
+    """The host to listen on for other nodes: `::` for `0.0.0.0`, as we announce the address that meets the tracker."""
+    return EVERY_ADDRESS if is_wildcard(host) and socket.has_dualstack_ipv6() else host
+
+
 def first_address() -> str:
     """The first address of an interface that is up, beyond loopback, IPv4 before IPv6; "" if there is none."""
     return next(iter(_addresses(socket.AF_INET) + _addresses(socket.AF_INET6)), "")

@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from p2pcache.io.http import own_addresses
-from p2pcache.io.http.own_addresses import accepted, first_address, host_to_bind
+from p2pcache.io.http.own_addresses import accepted, first_address, host_for_peers, host_to_bind
 from p2pcache.io.http.server import listen_tcp
 from p2pcache.io.peers.serve.listener import bind
 
@@ -41,6 +41,17 @@ def test_the_ipv4_wildcard(have, addresses, bound: str, first: str) -> None:  # 
     assert host_to_bind("::") == "::"
     assert host_to_bind("10.0.0.7") == "10.0.0.7"
     assert first_address() == first
+
+
+@pytest.mark.parametrize(("dual", "bound"), [(True, "::"), (False, "0.0.0.0")])
+def test_peers_are_listened_for_by_both_families(
+    monkeypatch: pytest.MonkeyPatch, *, dual: bool, bound: str
+) -> None:
+    """A node on `0.0.0.0` told a tracker that it meets by IPv6 an IPv4 address, which IPv6-only peers can't dial."""
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: dual)
+    assert host_for_peers("0.0.0.0") == bound
+    assert host_for_peers("::") == "::"
+    assert host_for_peers("10.0.0.7") == "10.0.0.7"
 
 
 def test_an_address_of_the_other_family_is_not_given_to_peers(have) -> None:  # type: ignore[no-untyped-def]
