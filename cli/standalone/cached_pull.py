@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from p2pcache.cli.standalone.local_cache import RECORDS
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import NotAllowed, OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.deadline_thread import DeadlineThread
+from p2pcache.io.disk.cache_dir import RECORDS
 from p2pcache.io.http.client import Events
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins import open_origin

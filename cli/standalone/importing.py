@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from p2pcache.cli.standalone.local_cache import check_owner
 from p2pcache.cli.support.background import Watched
 from p2pcache.cli.support.client_options import ClientSettings, cache_dir
 from p2pcache.cli.support.progress import Event, Reporter, follow
@@ -15,6 +14,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import make_manifest
 from p2pcache.errors import UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.disk.cache_dir import check_owner
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder, folder_name, sweep

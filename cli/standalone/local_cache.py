@@ -4,7 +4,7 @@ import errno
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from p2pcache.cli.support.output import note
 from p2pcache.core.format.near_refs import hint
 from p2pcache.errors import Conflict, NotAllowed, NotFound, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.disk.cache_dir import BLOBS, check_owner
 from p2pcache.io.disk.disk import disk_errors, lock, translate
 from p2pcache.io.disk.store_info import ModelInfo, cached_part, why_no_bytes, why_no_pull
 from p2pcache.io.http.client import AgentClient, Events, Json
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from p2pcache.io.origins.repo import OriginRepo
 
 LOCK_FILE = "command.lock"
-BLOBS, RECORDS = "blobs", "agent.db"  # every cache has this folder and this file
 _REFUSED = (errno.EACCES, errno.EPERM)
 _NO_DIRECTORY = (
     errno.ENOENT, errno.ELOOP, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EEXIST, errno.EISDIR,
@@ -81,53 +81,6 @@ def cache_lock(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def check_owner(path: Path) -> None:
-    """Refuse to leave files of this user in another user's cache: its owner couldn't link or remove them.
-
-    Raises:
-        NotAllowed: it is another user's.
-    """
-    owner = _owner(path)
-    if owner is None:
-        return
-    try:
-        # A nameless file tells as whom we write; that isn't always who we are (FUSE).
-        descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    # Shares (NFS, CIFS) have no such files: caches there aren't looked at. What else can be
-    # wrong the lock's own error tells.
-    except OSError:
-        return
-    try:
-        ours = os.fstat(descriptor).st_uid
-    finally:
-        os.close(descriptor)
-    if ours == owner:
-        return
-    from p2pcache.io.host.host_facts import user_name  # brings psutil
-
-    theirs, me = user_name(owner), user_name(ours)
-    if owner == 0:  # who can use all files
-        raise NotAllowed(
-            f"cache directory {path} is {theirs}'s; `chown -R {me} {path}`, or choose another with --cache-dir"
-        )
-    raise NotAllowed(
-        f"cache directory {path} is {theirs}'s, who couldn't use files that {me} leaves in it; run this as {theirs}, "
-        "or choose another with --cache-dir"
-    )
-
-
-def _owner(path: Path) -> int | None:
-    """The user whose cache is in a directory; None: there is none.
-
-    The folder of the blobs says it first: the records may be removed, and made anew by anybody. Volumes are made by
-    others than those who use them, so an empty directory is nobody's.
-    """
-    for part in (path / BLOBS, path / RECORDS):
-        with suppress(OSError):
-            return part.stat().st_uid
-    return None
 
 
 @contextmanager

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import click
 
-from p2pcache.cli.standalone.local_cache import check_owner
 from p2pcache.cli.standalone.upload import AgentPush, DirectPush, PushTarget
 from p2pcache.cli.support.client_options import Loaded, cache_dir
 from p2pcache.cli.support.connect import find_agent
@@ -25,6 +24,7 @@ from p2pcache.cli.support.progress import (
 from p2pcache.core.units import format_bytes, parse_rate
 from p2pcache.errors import Conflict, InvalidTorrent, UsageError
 from p2pcache.ids import Ref
+from p2pcache.io.disk.cache_dir import check_owner
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.torrents.fetching import FILES, Arrived, Fetching, Ways
 from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES, read_metainfo

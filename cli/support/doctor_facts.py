@@ -19,6 +19,7 @@ from p2pcache.core.protocol.handshake import Secret
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
+from p2pcache.io.disk.cache_dir import user_name
 from p2pcache.io.disk.disk import MAKE_INODES, free_inodes
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
@@ -255,7 +256,7 @@ def _key(settings: AgentSettings) -> Fact:
     _read_key(fact.path)
     info = Path(fact.path).stat()
     uid = host_facts.owner(Path(settings.cache_dir))  # the user that the agent runs as
-    blind = "" if uid is None or host_facts.can_read(uid, info) else host_facts.user_name(uid)
+    blind = "" if uid is None or host_facts.can_read(uid, info) else user_name(uid)
     return fact._replace(mode=stat.S_IMODE(info.st_mode), blind=blind)
 
 
@@ -294,7 +295,7 @@ def _certificate(settings: AgentSettings) -> Fact:
 def _cache(cache: Path, *, agent_runs: bool) -> Fact:
     found = host_facts.folder(cache)
     return node_facts.Cache(
-        str(cache), found.exists, found.mode, host_facts.user_name(found.uid), found.writable,
+        str(cache), found.exists, found.mode, user_name(found.uid), found.writable,
         agent_runs, found.closed,
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import logging
 import os
+import pwd
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import NamedTuple, Protocol, Self
 
 from blake3 import blake3
 
-from p2pcache.errors import P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
 from p2pcache.ids import format_node, parse_node
 from p2pcache.io.disk.disk import NOT_OFFERED, Disk, lock, read_small, translate
 
@@ -21,7 +22,8 @@ _MACHINE_CONTEXT = (
     b"p2pcache.machine.v1 "  # machine-id(5) asks that only hashes of it leave the machine
 )
 
-_FILES = ("lock", "agent.db")  # an open cache dir always has them
+BLOBS, RECORDS = "blobs", "agent.db"  # every cache has this folder and this file
+_FILES = ("lock", RECORDS)  # an open cache dir always has them
 _MARKS = (*_FILES, "node-id")  # any of them shows that a directory is a cache dir already
 _SWEPT = ("partial", "manifests", "tmp")  # what no record names in them is removed at each start
 _GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
@@ -48,6 +50,59 @@ class Cache(Protocol):
     root: Path
     folders: Folders
     trouble: P2PCacheError | None  # why the last call that failed did so
+
+
+def check_owner(path: Path) -> None:
+    """Refuse to leave files of this user in another user's cache: its owner couldn't link or remove them.
+
+    Raises:
+        NotAllowed: it is another user's.
+    """
+    owner = _owner(path)
+    if owner is None:
+        return
+    try:
+        # A nameless file tells as whom we write; that isn't always who we are (FUSE).
+        descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # Shares (NFS, CIFS) have no such files: caches there aren't looked at. What else can be
+    # wrong the lock's own error tells.
+    except OSError:
+        return
+    try:
+        ours = os.fstat(descriptor).st_uid
+    finally:
+        os.close(descriptor)
+    if ours == owner:
+        return
+    theirs, me = user_name(owner), user_name(ours)
+    if owner == 0:  # who can use all files
+        raise NotAllowed(
+            f"cache directory {path} is {theirs}'s; `chown -R {me} {path}`, or choose another with --cache-dir"
+        )
+    raise NotAllowed(
+        f"cache directory {path} is {theirs}'s, who couldn't use files that {me} leaves in it; run this as {theirs}, "
+        "or choose another with --cache-dir"
+    )
+
+
+def _owner(path: Path) -> int | None:
+    """The user whose cache is in a directory; None: there is none.
+
+    The folder of the blobs says it first: the records may be removed, and made anew by anybody. Volumes are made by
+    others than those who use them, so an empty directory is nobody's.
+    """
+    for part in (path / BLOBS, path / RECORDS):
+        with contextlib.suppress(OSError):
+            return part.stat().st_uid
+    return None
+
+
+def user_name(uid: int) -> str:
+    """A user's name; the number where it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def check_ours(root: Path) -> None:
@@ -98,7 +153,7 @@ def open_folders(disk: Disk, root: Path) -> Folders:
     opened = [fd]
     try:
         # Containers read models (and blobs through their hard links); the rest is closed to others.
-        for name, mode in (("blobs", 0o755), ("partial", 0o700), ("manifests", 0o700),
+        for name, mode in ((BLOBS, 0o755), ("partial", 0o700), ("manifests", 0o700),
                            ("models", 0o755), ("tmp", 0o700)):  # fmt: skip
             opened.append(disk.ensure_directory(fd, name, mode))
         disk.sync(fd)
@@ -120,7 +175,7 @@ def check_links(disk: Disk, folders: Folders, root: Path) -> None:
     except OSError:  # a full disk: that doesn't speak against links
         return
     try:
-        for name in ("blobs", "partial", "models"):
+        for name in (BLOBS, "partial", "models"):
             _try_link(disk, folders.tmp, getattr(folders, name), root / name)
     finally:
         disk.unlink(folders.tmp, _PROBE)

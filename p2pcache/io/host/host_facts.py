@@ -189,14 +189,6 @@ def is_socket(path: Path) -> bool:
         return False
 
 
-def user_name(uid: int) -> str:
-    """A user's name; the number where it has none."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 def can_read(uid: int, info: os.stat_result) -> bool:
     """Whether a user's processes may read a file with these permissions."""
     if uid in (0, info.st_uid):

@@ -94,11 +94,13 @@ class Store:
         Raises:
             UsageError: another process uses it, a newer release wrote it, its file system has no locks or no
                 hard links, or it holds files of others that would be removed.
-            NotAllowed, P2PCacheError: it can't be read or written.
+            NotAllowed: it is another user's.
+            P2PCacheError: it can't be read or written.
         """
         disk = disk or Disk()
         root = path.absolute()
         with disk_errors(f"cache dir {root}", path):
+            cache_dir.check_owner(root)
             root.mkdir(parents=True, exist_ok=True)
             cache_dir.check_ours(root)
             with contextlib.ExitStack() as undo:

@@ -5,12 +5,12 @@ import json
 import os
 import threading
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
-from p2pcache.cli.standalone.local_cache import BLOBS, LOCK_FILE, RECORDS, check_owner
+from p2pcache.cli.standalone.local_cache import LOCK_FILE
 from p2pcache.errors import IntegrityError, NotAllowed, NotFound, UsageError
+from p2pcache.io.disk.cache_dir import RECORDS
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
 from tests.cli.standalone.model_kit import same
@@ -185,26 +185,6 @@ def test_an_empty_directory_of_another_user_becomes_a_cache(
     cache.mkdir(parents=True)
     _give_away(cache)
     assert run("pull", "team/m:v1").exit_code == 0
-
-
-@needs_root
-def test_what_root_left_in_a_cache_is_said_to_be_roots() -> None:
-    # Others can't enter `tmp_path`.
-    with TemporaryDirectory() as name:
-        cache = Path(name)
-        cache.chmod(0o777)
-        (cache / BLOBS).mkdir()
-        os.seteuid(4321)
-        try:
-            with pytest.raises(NotAllowed, match=f"{cache} is root's; `chown -R 4321 {cache}`"):
-                check_owner(cache)
-        finally:
-            os.seteuid(0)
-
-
-def test_a_directory_of_root_is_no_cache_of_roots(tmp_path: Path) -> None:
-    check_owner(tmp_path)
-    check_owner(tmp_path / "none")
 
 
 def _give_away(cache: Path) -> None:

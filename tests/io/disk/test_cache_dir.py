@@ -6,15 +6,17 @@ import logging
 import os
 import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
-from p2pcache.errors import Unreachable, UsageError
-from p2pcache.io.disk.cache_dir import node_id
+from p2pcache.errors import NotAllowed, Unreachable, UsageError
+from p2pcache.io.disk.cache_dir import BLOBS, check_owner, node_id, user_name
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import small_file_system
 
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
 MACHINE, OTHER = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
 
 
@@ -187,3 +189,40 @@ def test_a_cache_that_lost_parts_of_its_frame_is_still_one(cache: Path, kept: st
     (cache / "tmp/left over").write_text("x")
     Store.open(cache).close()
     assert list((cache / "tmp").iterdir()) == []
+
+
+@needs_root
+def test_a_cache_of_another_user_is_not_opened(cache: Path) -> None:
+    """An agent that was run as root left files in it, with which its owner's agent couldn't start again."""
+    Store.open(cache, min_free_bytes=0).close()
+    for path in (cache, *cache.rglob("*")):
+        os.chown(path, 4321, 4321)
+    (cache / "lock").unlink()
+    with pytest.raises(NotAllowed, match="4321's, who couldn't use files that root leaves in it"):
+        Store.open(cache, min_free_bytes=0)
+    assert not (cache / "lock").exists(), "nothing of ours is in it"
+
+
+@needs_root
+def test_what_root_left_in_a_cache_is_said_to_be_roots() -> None:
+    # Others can't enter `tmp_path`.
+    with TemporaryDirectory() as name:
+        cache = Path(name)
+        cache.chmod(0o777)
+        (cache / BLOBS).mkdir()
+        os.seteuid(4321)
+        try:
+            with pytest.raises(NotAllowed, match=f"{cache} is root's; `chown -R 4321 {cache}`"):
+                check_owner(cache)
+        finally:
+            os.seteuid(0)
+
+
+def test_a_directory_of_root_is_no_cache_of_roots(tmp_path: Path) -> None:
+    check_owner(tmp_path)
+    check_owner(tmp_path / "none")
+
+
+def test_a_user_without_a_name_is_a_number() -> None:
+    assert user_name(54321) == "54321"
+    assert user_name(0) == "root"
