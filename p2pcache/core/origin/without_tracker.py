@@ -130,6 +130,15 @@ class WithoutTracker:
         """Whether no other node can bring anything: none is reached, or no tracker is configured and none has come."""
         return self.is_cut_off or (self._leases_end_at == -math.inf and len(self.owners.live) <= 1)
 
+    def waits_for(self, now: float) -> str:
+        """What a read of the origin waits for, as `Scheduler.waits_for`."""
+        alone = self.alone(now)
+        if self.is_sole or (alone and len(self.owners.live) <= 1):
+            return "pause"
+        if self.tracker_up:
+            return "lease"
+        return "owner" if alone else "tracker"
+
     @property
     def governs(self) -> bool:
         """Whether this node may read without leases: the tracker is away, or the node is cut off."""

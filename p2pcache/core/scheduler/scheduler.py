@@ -185,11 +185,7 @@ class Scheduler:
             return "origin"
         if states.needed & self._book.rarity.held:
             return "busy"
-        if self._by_itself.is_sole and self._settings.origin_fetches:
-            return "pause"
-        if self._by_itself.tracker_up:
-            return "lease"
-        return "owner" if self._by_itself.alone(now) else "tracker"
+        return self._by_itself.waits_for(now) if self._settings.origin_fetches else "site"
 
     def view(self, now: float) -> snapshot.SwarmView:
         """Everything at this moment, for people; O(neighbours + requests in flight)."""

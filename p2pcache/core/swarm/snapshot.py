@@ -10,6 +10,7 @@ WAITS = {
     "origin": "storage is being read",
     "busy": "peers have what is missing, but they are busy or resting",
     "pause": "storage, which this node reads alone: the next read begins soon, at the start or after a failed one",
+    "site": "another site: one node of this site brings in what no node here has",
     "lease": "no peer has what is missing: waiting for a lease, or for whoever reads it",
     "tracker": "the tracker is gone: nobody reads yet what it may have leased to somebody",
     "owner": "no tracker: another node owns what is missing and is to read it",

@@ -281,7 +281,9 @@ def test_a_story_tells_why() -> None:
         ({"sole": True}, "pause"),
         ({"tracker_up": False, "alone": True, "sole": True}, "pause"),
         ({"tracker_up": False}, "tracker"),
-        ({"tracker_up": False, "alone": True}, "owner"),
+        ({"tracker_up": False, "alone": True, "members": 2}, "owner"),
+        # It had met nobody when the tracker went, and read "another node owns what is missing".
+        ({"tracker_up": False, "alone": True}, "pause"),
     ],
 )
 def test_the_causes_of_waits(state: dict[str, int], word: str) -> None:
@@ -290,16 +292,17 @@ def test_the_causes_of_waits(state: dict[str, int], word: str) -> None:
     states.want_only(state.get("needed", 7))
     states.requested, states.fetching = state.get("requested", 0), state.get("fetching", 0)
     desk.s._book.rarity.add_holder(state.get("held", 0))
+    by_itself.owners.on_members(range(1, 1 + state.get("members", 1)))
     by_itself.tracker_up = bool(state.get("tracker_up", True))
     by_itself.is_cut_off = bool(state.get("sole", False))
     by_itself.alone = lambda now: bool(state.get("alone", False))  # type: ignore[method-assign]
     assert desk.s.waits_for(desk.now) == word
 
 
-def test_nobody_waits_for_storage_that_is_not_read() -> None:
-    """What another site brings: the node was said to pause before its next read."""
+@pytest.mark.parametrize("sole", [False, True])
+def test_a_node_that_reads_no_storage_waits_for_another_site(*, sole: bool) -> None:
+    """It was said to wait for a lease, or for the owner of a run."""
     desk = Desk(runs=4)
-    desk.s._by_itself.is_cut_off = True
-    assert desk.s.waits_for(desk.now) == "pause"
+    desk.s._by_itself.is_cut_off = sole
     desk.s._settings = replace(SETTINGS, origin_fetches=0)
-    assert desk.s.waits_for(desk.now) != "pause"
+    assert desk.s.waits_for(desk.now) == "site"
