@@ -174,9 +174,9 @@ def _weightier(one: P2PCacheError | None, other: P2PCacheError) -> P2PCacheError
 
 
 def _weight(error: P2PCacheError) -> int:
-    """A change says most, then a refusal or an outage, then a file that is gone; the origin's own lack says nothing."""
+    """A place that may have the bytes yet says most: it refuses, or is away. The origin's own lack says nothing."""
     if isinstance(error, OriginChanged):
-        return 3
+        return 2
     if isinstance(error, NotFound):
         return 1 if isinstance(error, _Gone) else 0
-    return 2
+    return 3

@@ -42,9 +42,12 @@ class Failing(SourcedReads):
         ([GONE], "no s1/k1: it changed at the source; import it again"),
         ([GONE, GONE], "no s1/k1: it changed at the source; import it again"),
         ([GONE, CHANGED], "s1/k1 changed"),
+        ([CHANGED, DOWN], "s0 is down"),
+        ([DOWN, CHANGED], "s0 is down"),
+        ([CHANGED, REFUSED], "no source s0 here"),
     ],
 )
-def test_a_file_that_is_gone_hides_no_place_that_may_have_the_bytes(
+def test_a_place_that_lost_the_bytes_hides_no_place_that_may_have_them(
     tmp_path: Path, errors: list[P2PCacheError], told: str
 ) -> None:
     (tmp_path / "m").mkdir()
