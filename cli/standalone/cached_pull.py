@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from p2pcache.core.format.tag_record import TagRecord
-from p2pcache.errors import NotAllowed, OriginUnavailable
+from p2pcache.errors import NotAllowed, NotFound, OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.cache_dir import RECORDS
@@ -45,7 +45,6 @@ def from_cache(
         opened: called with the storage before it is asked for anything.
 
     Raises:
-        NotFound: no such tag, or no such storage.
         OriginUnavailable: the storage doesn't answer, and the tag was never seen here.
     """
     began = time.monotonic()
@@ -56,7 +55,10 @@ def from_cache(
         opened(repo)
     store = Store.open(cache)
     try:
-        resolved = _resolve(repo, store, ref)
+        try:
+            resolved = _resolve(repo, store, ref)
+        except NotFound:
+            return None  # the agent says what may have been meant, and writes the failure down
         if resolved is None or (_went_back(store, ref, resolved) and not force_generation):
             return None  # the agent raises the error
         model = store.get(resolved.digest)

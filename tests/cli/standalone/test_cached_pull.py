@@ -36,6 +36,22 @@ def test_a_second_pull_prints_the_same_directory(run: Run, model: Path, tmp_path
     assert (done["bytes_local"], done["path"]) == (3_000_002, str(path))
 
 
+def test_a_missing_tag_is_said_alike_with_and_without_models_in_the_cache(
+    run: Run, model: Path
+) -> None:
+    """Once the cache had a model, the tags that there are weren't named, nor was the failure in the history."""
+    first = run("pull", "team/m:v9")
+    run("pull", "team/m:v1")
+    again = run("pull", "team/m:v9")
+    assert isinstance(again.exception, NotFound)
+    assert str(again.exception) == str(first.exception)
+    assert "team/m has the tag" in str(again.exception)
+    rows = json.loads(run("history", "--json").stdout)["history"]
+    assert [(row["ref"], row["code"]) for row in rows] == [
+        ("team/m:v9", 3), ("team/m:v1", 0), ("team/m:v9", 3),
+    ]  # fmt: skip
+
+
 def test_the_second_pull_starts_no_agent(run: Run, model: Path, tmp_path: Path) -> None:
     run("pull", "team/m:v1")
     report = subprocess.run(
