@@ -30,9 +30,8 @@ from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
 
-TIMER_S = (
-    0.001  # added to a deadline: uvloop rounds to milliseconds, and an early tick would be repeated
-)
+# Added to a deadline: uvloop rounds to milliseconds, and an early tick would be repeated.
+TIMER_S = 0.001
 REDIAL_S = 5.0  # between two dials of a lost neighbour, while runs are missing
 
 
@@ -101,12 +100,13 @@ class SwarmDriver:
 
     def pause(self) -> None:
         """Ask for no more runs; proved runs are still served."""
+        leased = 0 if self.scheduler is None else self.scheduler.origin_runs
         if self.scheduler is not None and (untold := self.scheduler.untold):
             self._context.net.announce(self.digest, untold)
         end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
-        self._work.cancel_all()
+        self._work.cancel_all(leased)
         for timer in filter(None, (self._timer, self._redial)):
             timer.cancel()
         self._timer = self._redial = None
@@ -222,8 +222,8 @@ class SwarmDriver:
                     self.neighbours.dial_missing()
             case m.Grant():
                 self.post(e.LeaseGranted(self._runs(message.runs), message.in_flight))
-                if self.scheduler is None and (link := self._context.link) is not None:
-                    link.send(m.LeaseReport(self.digest, message.epoch, returned=message.runs))
+                if self.scheduler is None:
+                    self._work.give_back(message.runs)
             case m.Revoke():
                 self.post(e.LeaseRevoked(self._runs(message.runs)))
             case m.Stop():
@@ -380,7 +380,9 @@ class SwarmDriver:
     def _read_ended(
         self, fetch: int | None, run: RunIndex, outcome: e.Outcome, flow_s: float
     ) -> None:
-        if outcome is e.Outcome.DONE:
+        if outcome is e.Outcome.DONE and fetch is None and not self._have >> run & 1:
+            self.on_proved(1 << run, e.Source.ORIGIN)  # this scheduler knows nothing of it
+        elif outcome is e.Outcome.DONE:
             self._count(e.Source.ORIGIN, self.layout.run_bytes[run])
         self._context.tally.fetches[outcome] += 1
         if outcome is e.Outcome.FAILED:

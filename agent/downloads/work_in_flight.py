@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.origin_reads import LeasedRun
+from p2pcache.core import bitset
 from p2pcache.core.format.layout import Layout
+from p2pcache.core.protocol import messages as m
 from p2pcache.core.swarm import commands as c
 from p2pcache.core.swarm.events import Outcome
-from p2pcache.ids import NodeId, RunIndex
+from p2pcache.ids import NodeId, RunIndex, RunSet
 from p2pcache.io.models.model_chunks import ModelStore
 
 log = logging.getLogger(__name__)
@@ -93,8 +95,12 @@ class WorkInFlight:
         if fetch in self._reads:
             self._reads[fetch].set()
 
-    def cancel_all(self) -> None:
-        """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends."""
+    def cancel_all(self, leased: RunSet) -> None:
+        """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends.
+
+        `leased`: the runs that it had leases of.
+        """
+        self.give_back(tuple(bitset.members(leased)))
         for wire in list(self._requests):
             self._context.net.cancel(self._digest, wire)
         self._requests.clear()
@@ -102,6 +108,11 @@ class WorkInFlight:
         for cancelled in self._reads.values():
             cancelled.set()
         self._reads.clear()
+
+    def give_back(self, leased: tuple[RunIndex, ...]) -> None:
+        """Return leases: without that nobody could read these runs before they expire."""
+        if leased and (link := self._context.link) is not None:
+            link.send(m.LeaseReport(self._digest, link.epoch, returned=leased))
 
     async def _read(self, runs: list[LeasedRun]) -> None:
         try:

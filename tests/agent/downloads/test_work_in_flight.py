@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.agent.downloads.work_in_flight import WorkInFlight
 from p2pcache.agent.origin_reads import LeasedRun
+from p2pcache.core.protocol.messages import LeaseReport
 from p2pcache.core.swarm.commands import Request
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.priority import Priority
@@ -25,12 +26,14 @@ class World:
         self.cancelled: list[int] = []
         self.read_runs: list[list[LeasedRun]] = []
         self.ends: list[tuple[int | None, int, Outcome]] = []
+        self.sent: list[LeaseReport] = []  # to the tracker
         self.bug: Exception | None = None
         self.tasks: list[asyncio.Task[None]] = []
         store: Any = SimpleNamespace(layout=None, digest=DIGEST)
         context: Any = SimpleNamespace(
-            net=SimpleNamespace(request=self._request, cancel=self._cancel), origin=self, tasks=self
-        )
+            net=SimpleNamespace(request=self._request, cancel=self._cancel), origin=self, tasks=self,
+            link=SimpleNamespace(epoch=7, send=self.sent.append),
+        )  # fmt: skip
         self.work = WorkInFlight(
             context, store, lambda number, run, outcome, _: self.ends.append((number, run, outcome))
         )
@@ -85,7 +88,7 @@ async def test_a_late_end_hits_no_request_of_the_next_scheduler() -> None:
     """Both schedulers count from 1."""
     world = World()
     old = world.ask(1, peer=7, run=3)
-    world.work.cancel_all()
+    world.work.cancel_all(0)
     assert world.cancelled == [old]
     assert not world.is_asking()
     new = world.ask(1, peer=8, run=4)
@@ -97,7 +100,7 @@ async def test_a_late_end_hits_no_request_of_the_next_scheduler() -> None:
 async def test_a_late_read_hits_no_read_of_the_next_scheduler() -> None:
     world = World()
     world.work.begin_read(1, 3)
-    world.work.cancel_all()
+    world.work.cancel_all(0)
     assert not world.is_reading()
     world.work.begin_read(1, 4)
     await world.settle()
@@ -140,3 +143,11 @@ async def test_a_bug_in_the_origin_leaves_no_read_in_flight(
     assert world.ends == [(1, 10, Outcome.FAILED), (2, 11, Outcome.FAILED)]
     assert not world.is_reading()
     assert f"reading runs 10, 11 of blake3:{DIGEST}" in caplog.text
+
+
+async def test_leases_of_a_scheduler_that_is_gone_are_given_back() -> None:
+    world = World()
+    world.work.cancel_all(0)
+    assert world.sent == []
+    world.work.cancel_all(0b1010)
+    assert world.sent == [LeaseReport(DIGEST, 7, returned=(1, 3))]

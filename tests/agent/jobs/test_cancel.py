@@ -9,7 +9,9 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.core.format.layout import Layout
+from p2pcache.core.swarm.events import Source
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
+from tests.tracker.kit import tracker
 
 REF = "team/m:v1"
 
@@ -116,3 +118,26 @@ async def test_removing_a_model_that_is_warmed_is_no_failure(
         assert {(row["action"], row["code"]) for row in await history(app)} == {
             ("warm", 130), ("rm", 0),
         }  # fmt: skip
+
+
+async def test_a_pull_right_after_a_cancelled_one_waits_for_none_of_its_leases(
+    tmp_path: Path,
+) -> None:
+    """It stood still until they expired, 13 s later, and knew nothing of the runs that their reads had brought."""
+    files = {"weights.bin": random.Random(8).randbytes(6_000_000)}
+    push(tmp_path / "origin", make_model(tmp_path / "m", files), REF)
+    async with (
+        tracker(tmp_path / "origin") as hub,
+        agent(tmp_path, tracker=f"http://{hub.address}", origin_bytes_per_s=3_000_000) as app,
+    ):
+        pulling = asyncio.gather(pull(app, REF))
+        async with asyncio.timeout(20):
+            while not any(swarm.bytes_done for swarm in app.downloads.swarms.values()):
+                await asyncio.sleep(0.02)
+        assert (await cancel(app, REF))[0] == 200
+        (last,) = await pulling
+        assert last["code"] == 130
+        (swarm,) = app.downloads.swarms.values()
+        async with asyncio.timeout(8):  # at the cap all of it takes 2 s
+            assert (await pull(app, REF))["event"] == "done"
+        assert swarm.traffic[Source.ORIGIN] < 1.5 * 6_000_000
