@@ -16,6 +16,7 @@ from p2pcache.core.host import node_facts
 from p2pcache.core.host.node_facts import Fact, Trouble
 from p2pcache.core.protocol.address import join, tracker_urls
 from p2pcache.core.protocol.handshake import Secret
+from p2pcache.core.units import format_bytes
 from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
@@ -313,6 +314,9 @@ def _disk(cache: Path) -> Fact:
     nearest = found.nearest
     if not found.writable:
         return node_facts.Unmeasured(f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
+    free, _ = host_facts.space(nearest)
+    if free < host_facts.DISK_ROOM_BYTES:
+        return node_facts.Unmeasured(f"{format_bytes(free)} free, too little to measure with", "")
     write, read = host_facts.disk_speed(nearest)
     return node_facts.Disk(str(nearest), host_facts.file_system(nearest), write, read)
 

@@ -14,7 +14,7 @@ class Trouble(NamedTuple):
 
 
 class Unmeasured(NamedTuple):
-    """Something that this user may not measure, which is no fault of the node."""
+    """Something that can't be measured, or not by this user, which is no fault of the node."""
 
     why: str
     advice: str

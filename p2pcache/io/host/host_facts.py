@@ -23,6 +23,9 @@ from p2pcache.io.security.cluster_key import is_loopback
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
 DISK_BYTES = 128 << 20  # more than the cache of a drive and its controller
+DISK_ROOM_BYTES = (
+    2 * DISK_BYTES
+)  # free, before a disk is measured: pulls must not miss what that takes
 DISK_S = 2.0  # limit of each direction, for slow disks
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
 LOOK_UP_S = 2.0  # a resolver that hangs takes 10 to 30 s, in which a daemon wouldn't start

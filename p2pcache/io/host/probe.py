@@ -198,7 +198,8 @@ def _translated(base: str, error: Exception) -> P2PCacheError:
         reason = f"isn't one that we understand: {error}"
     else:
         text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        reason = f"is not reachable: {text}"
+        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's own text is no sentence
+        reason = f"is not reachable: {'connection refused' if refused else text}"
     return Unreachable(f"tracker {base} {reason}; check host, port, firewall, and that it runs")
 
 

@@ -186,7 +186,7 @@ def test_a_daemon_that_does_not_answer_is_a_finding(run: Run, cache: Path, tmp_p
         assert time.monotonic() - began < 20
     code, found = report(run, "--cache-dir", cache, "--tracker", f"http://{address}")
     assert (code, found["tracker"]["level"]) == (8, "fail")
-    assert "not reachable" in found["tracker"]["measured"]
+    assert found["tracker"]["measured"].endswith("is not reachable: connection refused")
     code, found = report(run, "--cache-dir", cache, "--tracker", "tracker:7400")
     assert code == 2
     code, found = report(run, "--cache-dir", cache, "--agent", f"unix://{tmp_path}/none")
@@ -335,3 +335,12 @@ def test_a_disk_without_inodes_fails_although_bytes_are_free(run: Run, tmp_path:
     assert (found["space"]["level"], found["space"]["code"]) == ("fail", 5)
     assert "inodes left" in str(found["space"])
     assert code
+
+
+def test_a_small_disk_is_not_filled_to_measure_it(run: Run, tmp_path: Path) -> None:
+    """The file that measures took the last blocks of a cache's disk, and doctor called that a failure."""
+    with small_file_system(tmp_path / "small", 64 << 20) as place:
+        (place / "cache").mkdir()
+        code, found = report(run, "--cache-dir", place / "cache", P2PCACHE_MIN_FREE_BYTES="1mb")
+    assert (code, found["disk"]["level"]) == (0, "warn")
+    assert "too little to measure with" in found["disk"]["measured"]
