@@ -7,6 +7,7 @@ from typing import NamedTuple
 from p2pcache.core.pool.placement import Placement, Targets
 from p2pcache.core.pool.progress import Progress
 from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.spots import Rooms
 from p2pcache.core.pool.stripes import Stripes
 from p2pcache.ids import NodeId, RunIndex
 
@@ -22,6 +23,10 @@ class Wish(NamedTuple):
     whole: bool = False  # each copy is a complete model on one node
     selector: Selector = Selector()
     older: bool = False  # it was there before this tracker
+
+    def is_cut_as(self, other: "Wish") -> bool:
+        """Whether both are of one model that is cut alike, so that places stay."""
+        return (self.digest, self.whole) == (other.digest, other.whole)
 
 
 class PoolNode(NamedTuple):
@@ -40,7 +45,20 @@ class Intent:
     placement: Placement
     former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
     orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
-    progress: Progress | None = None
+    progress: Progress | None = None  # as of its last review
+    before: "Intent | None" = None  # its orders last until this one is true
+
+    @property
+    def in_force(self) -> "Iterator[Intent]":
+        """This one, and the one before it that still has orders."""
+        yield self
+        if (before := self.before) is not None:
+            yield before
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether it isn't true yet: its nodes are looked at more often."""
+        return self.progress is None or bool(self.progress.missing_bytes or self.former)
 
     def ranges(self, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
         """The runs that a node is ordered to have."""
@@ -55,7 +73,7 @@ class Intent:
         return {n for n in old.keys() | self.orders.keys() if old.get(n) != self.orders.get(n)}
 
 
-def begin_intent(wish: Wish, run_bytes: Collection[int]) -> Intent:
+def begin_intent(wish: Wish, run_bytes: Collection[int], rooms: Rooms) -> Intent:
     """An intent of which nothing is placed yet; `run_bytes`: the size of each run of the model."""
     stripes = Stripes(tuple(run_bytes), whole=wish.whole)
-    return Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
+    return Intent(wish, Placement(stripes, int(wish.digest[:16], 16), rooms))
