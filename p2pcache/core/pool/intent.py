@@ -1,15 +1,16 @@
 """One intent to keep a model: the operator's wish, and what nodes are ordered for it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from p2pcache.core import bitset
 from p2pcache.core.pool.placement import Placement, Targets
 from p2pcache.core.pool.progress import Progress
 from p2pcache.core.pool.selector import Selector, Traits
 from p2pcache.core.pool.spots import Rooms
 from p2pcache.core.pool.stripes import Stripes
-from p2pcache.ids import NodeId, RunIndex
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Key = tuple[str, str, str]
 """Namespace, name and tag of an intent."""
@@ -71,6 +72,47 @@ class Intent:
             for node in targets + self.former.get(stripe, ()):
                 self.orders.setdefault(node, []).append(stripe)
         return {n for n in old.keys() | self.orders.keys() if old.get(n) != self.orders.get(n)}
+
+    def note_former(self, before: list[Targets]) -> None:
+        """Places were others before: nodes keep a stripe that they are to give up, until others have it."""
+        for stripe, (old, new) in enumerate(zip(before, self.placement.targets, strict=True)):
+            if old is not new and old != new:
+                had_it = dict.fromkeys(self.former.pop(stripe, ()) + old)
+                if former := tuple(node for node in had_it if node not in new):
+                    self.former[stripe] = former
+
+    def retain(self, had: Mapping[NodeId, RunSet], copies: int, *, every: bool) -> None:
+        """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
+
+        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew. `had`
+        are the stripes of each node that is here.
+        """
+        lack = dict[int, int]()
+        for stripe, targets in enumerate(self.placement.targets):
+            there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
+            if there < copies:
+                lack[stripe] = copies - there
+        short = bitset.of(lack)
+        for node, some in sorted(had.items()):
+            for stripe in bitset.members(some & short):
+                former = self.former.get(stripe, ())
+                if node in former + self.placement.targets[stripe]:
+                    continue
+                if every or sum(had.get(n, 0) >> stripe & 1 for n in former) < lack[stripe]:
+                    self.former[stripe] = (*former, node)
+
+    def end_former(
+        self, had: Mapping[NodeId, RunSet], copies: int, unclear: Collection[NodeId]
+    ) -> None:
+        """Where copies are there, nodes that are to give a stripe up may; so may those that clearly don't have it."""
+        for stripe, former in list(self.former.items()):
+            targets = self.placement.targets[stripe]
+            done = sum(had.get(n, 0) >> stripe & 1 for n in targets) >= copies
+            left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
+            if left and not done:
+                self.former[stripe] = tuple(left)
+            else:
+                del self.former[stripe]
 
 
 def begin_intent(wish: Wish, run_bytes: Collection[int], rooms: Rooms) -> Intent:

@@ -10,9 +10,8 @@ from collections.abc import Collection, Mapping
 from itertools import chain
 from math import inf
 
-from p2pcache.core import bitset
 from p2pcache.core.pool.intent import Intent, Key, PoolNode, Wish, begin_intent
-from p2pcache.core.pool.placement import Situation, Targets
+from p2pcache.core.pool.placement import Situation
 from p2pcache.core.pool.progress import Progress, copies_of
 from p2pcache.core.pool.settings import GRACE_S, LACKING_S, REFUSED_S, SETTLE_S
 from p2pcache.core.pool.spots import Rooms, Spot, weights_of
@@ -134,11 +133,11 @@ class Keeper:
         ended = self._make_way(intent, spots, copies)
         if ended:
             placement.settle(copies, situation)
-        self._note_former(intent, before)
+        intent.note_former(before)
         least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
         if waits or intent.progress is None or intent.progress.missing_bytes:
-            self._retain(intent, had, least, every=waits)
-        self._end_former(intent, had, least, void)
+            intent.retain(self._of_present(had), least, every=waits)
+        intent.end_former(had, least, {*self._away, *void})
         changed = ended | intent.give_orders()
         counted = [had[node] for node, spot in spots.items() if spot.present and node in had]
         intent.progress = self._measure(intent, counted, copies, waits=waits)
@@ -265,15 +264,9 @@ class Keeper:
                 gone.add(node)
         return gone
 
-    def _note_former(self, intent: Intent, before: list[Targets]) -> None:
-        for stripe, (old, new) in enumerate(zip(before, intent.placement.targets, strict=True)):
-            if old is new or old == new:
-                continue
-            there = intent.former.get(stripe, ())
-            former = [n for n in dict.fromkeys(there + old) if n not in new]
-            intent.former.pop(stripe, None)
-            if former:
-                intent.former[stripe] = tuple(former)
+    def _of_present(self, had: Mapping[NodeId, RunSet]) -> dict[NodeId, RunSet]:
+        here = self._nodes.keys() - self._away.keys()
+        return {node: some for node, some in had.items() if node in here}
 
     def _end_before(
         self, intent: Intent, haves: Mapping[NodeId, RunSet], *, waits: bool, is_true: bool
@@ -283,7 +276,8 @@ class Keeper:
         if before is None:
             return set()
         if waits and not is_true and not before.placement.loads:
-            self._retain(before, before.placement.stripes.had_by(haves), 1, every=True)
+            had = before.placement.stripes.had_by(haves)
+            before.retain(self._of_present(had), 1, every=True)
             return before.give_orders()
         # Of a wish for all nodes those that come next may have parts.
         if (waits and not intent.wish.copies) or not is_true:
@@ -291,43 +285,6 @@ class Keeper:
         before.placement.leave()
         intent.before = None
         return set(before.orders)
-
-    def _retain(
-        self, intent: Intent, had: Mapping[NodeId, RunSet], copies: int, *, every: bool
-    ) -> None:
-        """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
-
-        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew. `had`
-        are the stripes of each node.
-        """
-        placement, lack = intent.placement, dict[int, int]()
-        here = self._nodes.keys() - self._away.keys()
-        had = {node: some for node, some in had.items() if node in here}
-        for stripe, targets in enumerate(placement.targets):
-            there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
-            if there < copies:
-                lack[stripe] = copies - there
-        short = bitset.of(lack)
-        for node, some in sorted(had.items()):
-            for stripe in bitset.members(some & short):
-                former = intent.former.get(stripe, ())
-                if node in former + placement.targets[stripe]:
-                    continue
-                if every or sum(had.get(n, 0) >> stripe & 1 for n in former) < lack[stripe]:
-                    intent.former[stripe] = (*former, node)
-
-    def _end_former(
-        self, intent: Intent, had: Mapping[NodeId, RunSet], copies: int, void: Collection[NodeId]
-    ) -> None:
-        unclear = {*self._away, *void}
-        for stripe, former in list(intent.former.items()):
-            targets = intent.placement.targets[stripe]
-            done = sum(had.get(n, 0) >> stripe & 1 for n in targets) >= copies
-            left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
-            if left and not done:
-                intent.former[stripe] = tuple(left)
-            else:
-                del intent.former[stripe]
 
     def _measure(self, intent: Intent, had: list[RunSet], copies: int, *, waits: bool) -> Progress:
         stripes, targets = intent.placement.stripes, intent.placement.targets
