@@ -100,7 +100,7 @@ class Pool:
 
     def _settle(self, key: Key) -> Moves:
         sizes, haves = self.sizes[key], self.haves.setdefault(key, {})
-        if self.keeper.wish(key) is None:
+        if key not in self.keeper.intents:
             digest = f"{self.dice.getrandbits(256):064x}"
             self.keeper.on_wish(key, Wish(digest, self.life.copies), sizes)
         peers = storage = 0
@@ -119,14 +119,14 @@ class Pool:
                 haves[node] = wanted
             if not moved:
                 break
-        progress = self.keeper.progress(key)
+        progress = self.keeper.intents[key].progress
         return Moves(peers, storage, 0 if progress is None else progress.missing_bytes)
 
     def _ordered(self, key: Key, nodes: set[NodeId]) -> Iterator[tuple[NodeId, RunSet]]:
         """The runs of a model that nodes are ordered to have."""
         for node in sorted(nodes & self.nodes.keys()):
             runs = 0
-            for first, end in self.keeper.ranges(key, node):
+            for first, end in self.keeper.intents[key].ranges(node):
                 runs |= bitset.full(end - first) << first
             yield node, runs
 

@@ -5,6 +5,7 @@ import logging
 from collections import Counter, deque
 from collections.abc import Callable
 from math import inf
+from operator import itemgetter
 
 import msgspec
 
@@ -212,8 +213,8 @@ class Keeping:
         moved, self._moved = self._moved or bool(heard) or now >= self._wake_at, False
         self._wake_at = self.keeper.next_wakeup(now)
         due = [
-            key for key in self.keeper.keys
-            if moved or self.keeper.restless(key) or now >= self._reviewed.get(key, -inf) + CALM_S
+            key for key, intent in sorted(self.keeper.intents.items(), key=itemgetter(0))
+            if moved or intent.is_restless or now >= self._reviewed.get(key, -inf) + CALM_S
         ]  # fmt: skip
         await self._review(due, now)
         self._send(now)
@@ -226,20 +227,19 @@ class Keeping:
 
     async def _review(self, keys: list[Key], now: float) -> None:
         for key in keys:
+            intent = self.keeper.intents.get(key)
+            if intent is None:
+                continue  # its meaning couldn't be found out
             self._reviewed[key] = now
-            members = self._members(key)
+            members = self._members(intent.wish.digest)
             haves = {node: record.delivers for node, record in members.items()}
             void = [node for node, record in members.items() if record.void]
             changed = await pools.WORK.run(self.keeper.review, key, haves, now, void)
             self._dirty |= changed
-            self._note_progress(key, now)
-
-    def _note_progress(self, key: Key, now: float) -> None:
-        wish, progress = self.keeper.wish(key), self.keeper.progress(key)
-        if wish is not None and progress is not None:
-            # Just after a takeover what lacks is at nodes that are about to come.
-            missing = progress.missing_bytes if self.keeper.settled(now) else 0
-            self._repairs.on_progress(key, missing, round(self._clock.wall(), 1), now)
+            if intent.progress is not None:
+                # Just after a takeover what lacks is at nodes that are about to come.
+                missing = intent.progress.missing_bytes if self.keeper.settled(now) else 0
+                self._repairs.on_progress(key, missing, round(self._clock.wall(), 1), now)
 
     async def _read(self, now: float) -> None:
         try:
@@ -253,7 +253,7 @@ class Keeping:
 
     async def _resolve(self) -> bool:
         news = await self.wishes.tell_keeper(self.keeper)
-        for gone in self._reviewed.keys() - set(self.keeper.keys):
+        for gone in self._reviewed.keys() - self.keeper.intents.keys():
             del self._reviewed[gone]
             self._repairs.on_wish_over(gone)
             self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
@@ -285,8 +285,8 @@ class Keeping:
         return moved
 
     def _meant_by(self, digest: str) -> list[Key]:
-        wishes = {key: self.keeper.wish(key) for key in self.keeper.keys}
-        return [key for key, wish in wishes.items() if wish is not None and wish.digest == digest]
+        intents = self.keeper.intents.items()
+        return [key for key, intent in intents if intent.wish.digest == digest]
 
     def _pool_nodes(self) -> dict[NodeId, PoolNode]:
         return {
@@ -298,9 +298,8 @@ class Keeping:
             for node, n in self._tracking.registry.nodes.items() if n.connected and n.said.keeps
         }  # fmt: skip
 
-    def _members(self, key: Key) -> dict[NodeId, MemberRecord]:
-        wish = self.keeper.wish(key)
-        swarm = None if wish is None else self._tracking.swarms.get(wish.digest)
+    def _members(self, digest: str) -> dict[NodeId, MemberRecord]:
+        swarm = self._tracking.swarms.get(digest)
         nodes = self._tracking.registry.nodes
         return {} if swarm is None else {
             node: record for node, record in swarm.roster.members.items()

@@ -6,6 +6,7 @@ from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.pool.intent import Key
 from p2pcache.core.pool.keeper import Keeper
+from p2pcache.core.pool.progress import Progress
 from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io.clock import Clock
 from p2pcache.tracker.pool.repair_notes import RepairNotes
@@ -69,7 +70,7 @@ class KeptRows:
 
     def figures(self) -> dict[str, int]:
         """Counts for metrics: models that are kept, those below their target, bytes that lack, refusals of nodes."""
-        found = [self._keeper.progress(key) for key in self._keeper.keys]
+        found = [intent.progress for intent in self._keeper.intents.values()]
         known = [progress for progress in found if progress is not None]
         return {
             "models": len(self._wishes.keeps),
@@ -82,8 +83,7 @@ class KeptRows:
     def unseen(self) -> list[Key]:
         """Wishes of which nothing is known yet, though nothing is in the way."""
         known = [ref.tag_key for ref in self._wishes.keeps if ref not in self._wishes.troubles]
-        keys = set(self._keeper.keys)
-        return [key for key in known if key not in keys or self._keeper.progress(key) is None]
+        return [key for key in known if self._progress(key) is None]
 
     def row(self, ref: Ref) -> dict[str, object]:
         """How one wish stands.
@@ -101,7 +101,7 @@ class KeptRows:
             "nodes": record.nodes, "made": record.since, "trouble": self._wishes.troubles.get(ref, ""),
             "tracker_s": round(now - began, 1), "waits_s": 0.0,
         }  # fmt: skip
-        progress = self._keeper.progress(ref.tag_key) if ref.tag_key in self._keeper.keys else None
+        progress = self._progress(ref.tag_key)
         if progress is None:
             return row | {"state": "unknown", "have": 0, "target": record.copies, "missing_bytes": 0,
                           "missing_places": 0, "holders": 0, "refused": [], "repairs": []}  # fmt: skip
@@ -128,3 +128,7 @@ class KeptRows:
                 for one in self._repairs.rows(ref.tag_key)
             ],
         }  # fmt: skip
+
+    def _progress(self, key: Key) -> Progress | None:
+        intent = self._keeper.intents.get(key)
+        return None if intent is None else intent.progress

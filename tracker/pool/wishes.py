@@ -83,7 +83,7 @@ class Wishes:
 
         A name whose meaning can't be found out keeps the one before.
         """
-        known = {Ref(*key) for key in keeper.keys}
+        known = {Ref(*key) for key in keeper.intents}
         news = [keeper.on_wish(ref.tag_key, None) for ref in known - self.keeps.keys()]
         for ref, record in sorted(self.keeps.items()):
             try:
@@ -189,9 +189,9 @@ class Wishes:
             digest, 0 if record.everywhere else record.copies, record.whole or record.everywhere,
             selector, older=first == digest,
         )  # fmt: skip
-        known = keeper.wish(ref.tag_key)
+        known = keeper.intents.get(ref.tag_key)
         run_bytes: array[int] = array("I")
-        if known is None or (known.digest, known.whole) != (wish.digest, wish.whole):
+        if known is None or not known.wish.is_cut_as(wish):
             encoded = await self._catalog.manifest(digest)
             run_bytes = await pools.WORK.run(_run_bytes, encoded, digest)
             self.sizes[digest] = sum(run_bytes)

@@ -76,7 +76,6 @@ class Plan(NamedTuple):
 
     victims: list[Victim]
     bytes_freed: int
-    bytes_short: int  # what can't be freed of the bytes that are needed; then nothing goes
 
     @property
     def level(self) -> float:
@@ -115,7 +114,7 @@ def plan(
         gone.append((model, own))
         freed += own
     if freed < needed_bytes:
-        return Plan([], 0, needed_bytes - freed)
+        return Plan([], 0)
     victims = []
     for model, own in reversed(gone):  # the most valuable first: they stay where that costs no room
         shared = owners.keys() & model.blobs.keys()
@@ -129,7 +128,7 @@ def plan(
         digest, own, value, _ = victims[-1]
         victims[-1] = Victim(digest, own - surplus, value, surplus)
         freed = wanted_bytes
-    return Plan(victims, freed, 0)
+    return Plan(victims, freed)
 
 
 def runs_to_go(

@@ -1,14 +1,16 @@
 """One intent to keep a model: the operator's wish, and what nodes are ordered for it."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from p2pcache.core import bitset
 from p2pcache.core.pool.placement import Placement, Targets
 from p2pcache.core.pool.progress import Progress
 from p2pcache.core.pool.selector import Selector, Traits
+from p2pcache.core.pool.spots import Rooms
 from p2pcache.core.pool.stripes import Stripes
-from p2pcache.ids import NodeId, RunIndex
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Key = tuple[str, str, str]
 """Namespace, name and tag of an intent."""
@@ -22,6 +24,10 @@ class Wish(NamedTuple):
     whole: bool = False  # each copy is a complete model on one node
     selector: Selector = Selector()
     older: bool = False  # it was there before this tracker
+
+    def is_cut_as(self, other: "Wish") -> bool:
+        """Whether both are of one model that is cut alike, so that places stay."""
+        return (self.digest, self.whole) == (other.digest, other.whole)
 
 
 class PoolNode(NamedTuple):
@@ -40,7 +46,20 @@ class Intent:
     placement: Placement
     former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
     orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
-    progress: Progress | None = None
+    progress: Progress | None = None  # as of its last review
+    before: "Intent | None" = None  # its orders last until this one is true
+
+    @property
+    def in_force(self) -> "Iterator[Intent]":
+        """This one, and the one before it that still has orders."""
+        yield self
+        if (before := self.before) is not None:
+            yield before
+
+    @property
+    def is_restless(self) -> bool:
+        """Whether it isn't true yet: its nodes are looked at more often."""
+        return self.progress is None or bool(self.progress.missing_bytes or self.former)
 
     def ranges(self, node: NodeId) -> Iterator[tuple[RunIndex, RunIndex]]:
         """The runs that a node is ordered to have."""
@@ -54,8 +73,49 @@ class Intent:
                 self.orders.setdefault(node, []).append(stripe)
         return {n for n in old.keys() | self.orders.keys() if old.get(n) != self.orders.get(n)}
 
+    def note_former(self, before: list[Targets]) -> None:
+        """Places were others before: nodes keep a stripe that they are to give up, until others have it."""
+        for stripe, (old, new) in enumerate(zip(before, self.placement.targets, strict=True)):
+            if old is not new and old != new:
+                had_it = dict.fromkeys(self.former.pop(stripe, ()) + old)
+                if former := tuple(node for node in had_it if node not in new):
+                    self.former[stripe] = former
 
-def begin_intent(wish: Wish, run_bytes: Collection[int]) -> Intent:
+    def retain(self, had: Mapping[NodeId, RunSet], copies: int, *, every: bool) -> None:
+        """Where copies lack, let nodes keep what they have and may not keep any more, such as one that is drained.
+
+        As many nodes as copies lack, or `every` one: the tracker before us had them keep it, and only it knew. `had`
+        are the stripes of each node that is here.
+        """
+        lack = dict[int, int]()
+        for stripe, targets in enumerate(self.placement.targets):
+            there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
+            if there < copies:
+                lack[stripe] = copies - there
+        short = bitset.of(lack)
+        for node, some in sorted(had.items()):
+            for stripe in bitset.members(some & short):
+                former = self.former.get(stripe, ())
+                if node in former + self.placement.targets[stripe]:
+                    continue
+                if every or sum(had.get(n, 0) >> stripe & 1 for n in former) < lack[stripe]:
+                    self.former[stripe] = (*former, node)
+
+    def end_former(
+        self, had: Mapping[NodeId, RunSet], copies: int, unclear: Collection[NodeId]
+    ) -> None:
+        """Where copies are there, nodes that are to give a stripe up may; so may those that clearly don't have it."""
+        for stripe, former in list(self.former.items()):
+            targets = self.placement.targets[stripe]
+            done = sum(had.get(n, 0) >> stripe & 1 for n in targets) >= copies
+            left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
+            if left and not done:
+                self.former[stripe] = tuple(left)
+            else:
+                del self.former[stripe]
+
+
+def begin_intent(wish: Wish, run_bytes: Collection[int], rooms: Rooms) -> Intent:
     """An intent of which nothing is placed yet; `run_bytes`: the size of each run of the model."""
     stripes = Stripes(tuple(run_bytes), whole=wish.whole)
-    return Intent(wish, Placement(stripes, int(wish.digest[:16], 16)))
+    return Intent(wish, Placement(stripes, int(wish.digest[:16], 16), rooms))

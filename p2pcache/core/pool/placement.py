@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.pool.settings import GIVES, HUNGRY, OVERLOADED
-from p2pcache.core.pool.spots import OpenSpots, Rooms, Spot, closeness
+from p2pcache.core.pool.spots import OpenSpots, Rooms, Spot
 from p2pcache.core.pool.stripes import Stripes
 from p2pcache.core.rendezvous import score
 from p2pcache.ids import NodeId, RunSet
@@ -26,8 +26,7 @@ class Situation(NamedTuple):
     """What placing goes by."""
 
     spots: Mapping[NodeId, Spot]  # nodes that may keep something of the model
-    haves: Mapping[NodeId, RunSet]  # runs that nodes have
-    rooms: Rooms
+    had: Mapping[NodeId, RunSet]  # stripes that nodes have, as bits
     may_copy: bool = True  # False: only what nodes have already is placed
 
 
@@ -38,51 +37,49 @@ class Placement:
     these are what the placement has taken of the nodes' rooms.
     """
 
-    def __init__(self, stripes: Stripes, key: int) -> None:
+    def __init__(self, stripes: Stripes, key: int, rooms: Rooms) -> None:
         """Nothing is placed yet.
 
         Args:
             stripes: of the model.
             key: of the model, 64 bits: models are placed independently of each other.
-        """
-        self.stripes = stripes
-        self.targets: list[Targets] = [()] * len(stripes)
-        self.loads: dict[NodeId, int] = {}
-        self._key = key
-
-    def settle(self, copies: int, now: Situation) -> None:
-        """Place what lacks a place, and move what must.
-
-        Args:
-            copies: of each stripe, each on another node.
-            now: the nodes.
-        """
-        copies = min(copies, len(now.spots))
-        self._drop_gone(now)
-        self._trim(copies, now)
-        shares = shares_of(now.spots, copies * self.stripes.total_bytes, self.stripes.total_bytes)
-        self._place_missing(copies, shares, now)
-        if now.may_copy:
-            self._feed(shares, now)
-            self._relieve(shares, now)
-
-    def remove_all(self, node: NodeId, but: RunSet, rooms: Rooms) -> None:
-        """Take a node's places away.
-
-        Args:
-            node: its id.
-            but: stripes that stay there.
             rooms: of the nodes.
         """
+        self.stripes = stripes
+        self.key = key
+        self.rooms = rooms
+        self.targets: list[Targets] = [()] * len(stripes)
+        self.loads: dict[NodeId, int] = {}
+
+    def settle(self, copies: int, now: Situation) -> None:
+        """Place what lacks a place, and move what must; so many copies of each stripe, each on another node."""
+        _Settling(self, min(copies, len(now.spots)), now).run()
+
+    def add(self, stripe: int, node: NodeId) -> None:
+        """A node is to have a stripe."""
+        size = self.stripes.sizes[stripe]
+        self.targets[stripe] += (node,)
+        self.loads[node] = self.loads.get(node, 0) + size
+        self.rooms.book(node, size)
+
+    def remove(self, stripe: int, node: NodeId) -> None:
+        """A node has no place for a stripe any more."""
+        size = self.stripes.sizes[stripe]
+        self.targets[stripe] = tuple(other for other in self.targets[stripe] if other != node)
+        self.loads[node] -= size
+        self.rooms.book(node, -size)
+
+    def remove_all(self, node: NodeId, but: RunSet = 0) -> None:
+        """Take a node's places away, `but` those of some stripes."""
         if self.loads.get(node):
             for stripe, targets in enumerate(self.targets):
                 if node in targets and not but >> stripe & 1:
-                    self._remove(stripe, node, rooms)
+                    self.remove(stripe, node)
 
-    def leave(self, rooms: Rooms) -> None:
+    def leave(self) -> None:
         """Give all room back."""
         for node, load in self.loads.items():
-            rooms.book(node, -load)
+            self.rooms.book(node, -load)
         self.targets = [()] * len(self.stripes)
         self.loads = {}
 
@@ -95,205 +92,202 @@ class Placement:
                 loads[node] = loads.get(node, 0) + self.stripes.sizes[stripe]
         assert loads == {node: load for node, load in self.loads.items() if load}
 
-    # -- inside ------------------------------------------------------------------------------------
 
-    def _drop_gone(self, now: Situation) -> None:
-        gone = self.loads.keys() - now.spots.keys()
+class _Settling:
+    """One time that a placement is settled, by the nodes as they are then."""
+
+    def __init__(self, placement: Placement, copies: int, now: Situation) -> None:
+        self._placement = placement
+        self._copies = copies
+        self._spots, self._had, self._may_copy = now
+        self._stripes, self._rooms = placement.stripes, placement.rooms
+        self._targets, self._loads = placement.targets, placement.loads
+        total = self._stripes.total_bytes
+        self._shares = shares_of(self._spots, copies * total, total)
+
+    def run(self) -> None:
+        self._drop_gone()
+        self._trim()
+        self._place_missing()
+        if self._may_copy:
+            self._feed()
+            self._relieve()
+
+    def _drop_gone(self) -> None:
+        gone = self._loads.keys() - self._spots.keys()
         if not gone:
             return
-        for stripe, targets in enumerate(self.targets):
+        for stripe, targets in enumerate(self._targets):
             for node in gone.intersection(targets):
-                self._remove(stripe, node, now.rooms)
+                self._placement.remove(stripe, node)
         for node in gone:
-            del self.loads[node]
+            del self._loads[node]
 
-    def _trim(self, copies: int, now: Situation) -> None:
-        """Take places away where there are too many: of nodes that have nothing of it yet, then of the most loaded."""
-        for stripe in range(len(self.targets)):
-            while len(self.targets[stripe]) > copies:
-                runs = self._runs_of(stripe)
+    def _trim(self) -> None:
+        """Take places away where there are too many: of nodes that don't have it yet, then of the most loaded."""
+        for stripe in range(len(self._targets)):
+            while len(self._targets[stripe]) > self._copies:
                 worst = max(
-                    self.targets[stripe],
+                    self._targets[stripe],
                     key=lambda n: (
-                        runs & ~now.haves.get(n, 0) != 0,
-                        self.loads[n] / now.spots[n].weight,
+                        not self._had.get(n, 0) >> stripe & 1,
+                        self._loads[n] / self._spots[n].weight,
                         n,
                     ),
                 )
-                self._remove(stripe, worst, now.rooms)
+                self._placement.remove(stripe, worst)
 
-    def _place_missing(self, copies: int, shares: Mapping[NodeId, float], now: Situation) -> None:
-        missing = [s for s, targets in enumerate(self.targets) if len(targets) < copies]
+    def _place_missing(self) -> None:
+        missing = [s for s, targets in enumerate(self._targets) if len(targets) < self._copies]
         if not missing:
             return
-        self._adopt(missing, copies, shares, now)
-        if not now.may_copy:
+        self._adopt(missing)
+        if not self._may_copy:
             return
-        present = {n: spot for n, spot in now.spots.items() if spot.present}
-        open_spots = OpenSpots(present, lambda node: self.loads.get(node, 0) < shares[node])
+        open_spots = self._open_spots(self._spots)
         for stripe in missing:
-            while len(self.targets[stripe]) < copies:
-                node = self._next(open_spots, stripe, self.targets[stripe], now)
+            while len(self._targets[stripe]) < self._copies:
+                node = self._next(open_spots, stripe, self._targets[stripe])
                 if node is None:
-                    node = self._in_need(stripe, shares, now)
+                    node = self._in_need(stripe)
                 if node is None:
                     break
-                self._add(stripe, node, now.rooms)
+                self._placement.add(stripe, node)
 
-    def _next(self, spots: OpenSpots, stripe: int, taken: Targets, now: Situation) -> NodeId | None:
-        size = self.stripes.sizes[stripe]
+    def _open_spots(self, nodes: Iterable[NodeId]) -> OpenSpots:
+        """Those of the nodes that are present and have less than their share."""
+        present = {node: self._spots[node] for node in nodes if self._spots[node].present}
+        return OpenSpots(present, lambda node: self._load(node) < self._shares[node])
+
+    def _next(self, spots: OpenSpots, stripe: int, taken: Targets) -> NodeId | None:
         return spots.choose(
-            self._key + stripe,
-            (now.spots[node] for node in taken),
-            lambda node: node not in taken and now.rooms.left(node) >= size,
+            self._placement.key + stripe,
+            (self._spots[node] for node in taken),
+            lambda node: node not in taken and self._fits(node, stripe),
         )
 
-    def _in_need(
-        self, stripe: int, shares: Mapping[NodeId, float], now: Situation
-    ) -> NodeId | None:
+    def _in_need(self, stripe: int) -> NodeId | None:
         """A node that takes more than its share, for otherwise a copy would lack; None: none has room."""
-        targets, size = self.targets[stripe], self.stripes.sizes[stripe]
-        others = [now.spots[node] for node in targets]
+        targets = self._targets[stripe]
         fit = [
-            node for node, spot in now.spots.items()
-            if spot.present and node not in targets and now.rooms.left(node) >= size
+            node for node, spot in self._spots.items()
+            if spot.present and node not in targets and self._fits(node, stripe)
         ]  # fmt: skip
         return min(
             fit,
-            key=lambda n: (closeness(now.spots[n], others), self.loads.get(n, 0) / shares[n], n),
+            key=lambda n: (self._closeness(n, targets), self._load(n) / self._shares[n], n),
             default=None,
         )
 
-    def _adopt(
-        self, missing: Iterable[int], copies: int, shares: Mapping[NodeId, float], now: Situation
-    ) -> None:
+    def _adopt(self, missing: Iterable[int]) -> None:
         """Give places to nodes that have the stripes: no byte moves.
 
         Where nothing is copied, all that is there counts, whatever the shares: a copy that has no place would go.
         """
         wanted = bitset.of(missing)
         holders: dict[int, list[NodeId]] = {}
-        for node, have in sorted(now.haves.items()):
-            if node in now.spots:
-                for stripe in bitset.members(self.stripes.had(have) & wanted):
+        for node, had in sorted(self._had.items()):
+            if node in self._spots:
+                for stripe in bitset.members(had & wanted):
                     holders.setdefault(stripe, []).append(node)
         for stripe, nodes in sorted(holders.items()):
-            size = self.stripes.sizes[stripe]
-            while len(self.targets[stripe]) < copies:
-                targets = self.targets[stripe]
+            while len(self._targets[stripe]) < self._copies:
+                targets = self._targets[stripe]
                 fit = [
                     node for node in nodes
-                    if node not in targets and (not now.may_copy or self._takes(node, size, shares, now))
+                    if node not in targets and (not self._may_copy or self._takes(node, stripe))
                 ]  # fmt: skip
                 if not fit:
                     break
-                best = min(fit, key=lambda n: self._rank(n, stripe, targets, now))
-                self._add(stripe, best, now.rooms)
+                best = min(fit, key=lambda n: (self._closeness(n, targets), self._score(n, stripe)))
+                self._placement.add(stripe, best)
 
-    def _feed(self, shares: Mapping[NodeId, float], now: Situation) -> None:
+    def _feed(self) -> None:
         """Give nodes that came their share: what they have, then what hashing gives them rather than its node now."""
-        for node in sorted(now.spots):
-            if not self._is_hungry(node, shares) or not now.spots[node].present:
+        for node in sorted(self._spots):
+            if not self._is_hungry(node) or not self._spots[node].present:
                 continue
-            has = self.stripes.had(now.haves.get(node, 0))
-            self._take_over(node, bitset.members(has), shares, now, won=False)
-            if self._is_hungry(node, shares):
-                others = bitset.members(bitset.full(len(self.stripes)) & ~has)
-                self._take_over(node, others, shares, now, won=True)
+            has = self._had.get(node, 0)
+            self._take_over(node, bitset.members(has), won=False)
+            if self._is_hungry(node):
+                others = bitset.members(bitset.full(len(self._stripes)) & ~has)
+                self._take_over(node, others, won=True)
 
-    def _take_over(
-        self, node: NodeId, stripes: Iterable[int], shares: Mapping[NodeId, float], now: Situation, *, won: bool
-    ) -> None:  # fmt: skip
+    def _take_over(self, node: NodeId, stripes: Iterable[int], *, won: bool) -> None:
         """Let a node take places of others, up to its share; `won`: only where it comes before them by its hash."""
         for stripe in stripes:
-            if self.loads.get(node, 0) >= shares[node]:
+            if self._load(node) >= self._shares[node]:
                 return
-            if now.rooms.left(node) < self.stripes.sizes[stripe]:
+            if not self._fits(node, stripe):
                 continue
-            giver = self._giver(node, stripe, shares, now)
+            giver = self._giver(node, stripe)
             if giver is None:
                 continue
-            if not won or self._score(node, stripe, now) < self._score(giver, stripe, now):
-                self._remove(stripe, giver, now.rooms)
-                self._add(stripe, node, now.rooms)
+            if not won or self._score(node, stripe) < self._score(giver, stripe):
+                self._placement.remove(stripe, giver)
+                self._placement.add(stripe, node)
 
-    def _is_hungry(self, node: NodeId, shares: Mapping[NodeId, float]) -> bool:
-        return self.loads.get(node, 0) + self.stripes.largest < HUNGRY * shares[node]
-
-    def _giver(
-        self, node: NodeId, stripe: int, shares: Mapping[NodeId, float], now: Situation
-    ) -> NodeId | None:
+    def _giver(self, node: NodeId, stripe: int) -> NodeId | None:
         """The node whose place another may take: the last one by its hash, if copies don't come closer."""
-        targets = self.targets[stripe]
+        targets = self._targets[stripe]
         if node in targets:
             return None
-        for giver in sorted(targets, key=lambda n: self._score(n, stripe, now), reverse=True):
-            if not now.spots[giver].present or self.loads[giver] < GIVES * shares[giver]:
+        for giver in sorted(targets, key=lambda n: self._score(n, stripe), reverse=True):
+            if not self._spots[giver].present or self._loads[giver] < GIVES * self._shares[giver]:
                 continue
-            rest = [now.spots[other] for other in targets if other != giver]
-            if closeness(now.spots[node], rest) <= closeness(now.spots[giver], rest):
+            rest = [other for other in targets if other != giver]
+            if self._closeness(node, rest) <= self._closeness(giver, rest):
                 return giver
         return None
 
-    def _relieve(self, shares: Mapping[NodeId, float], now: Situation) -> None:
+    def _relieve(self) -> None:
         """Move stripes from nodes with too much, or without the room, to others; none is left without a place."""
         heavy = [
-            node for node, load in sorted(self.loads.items())
-            if load and (now.rooms.left(node) < 0 or not self._is_bearable(node, 0, shares))
+            node for node, load in sorted(self._loads.items())
+            if load and (self._rooms.left(node) < 0 or not self._is_bearable(node))
         ]  # fmt: skip
         if not heavy:
             return
-        open_spots = OpenSpots(
-            {n: spot for n, spot in now.spots.items() if spot.present and n not in heavy},
-            lambda node: self.loads.get(node, 0) < shares[node],
-        )
+        open_spots = self._open_spots(self._spots.keys() - set(heavy))
         for node in heavy:
-            own = [s for s, targets in enumerate(self.targets) if node in targets]
-            own.sort(key=lambda s: -self._score(node, s, now))
+            own = [s for s, targets in enumerate(self._targets) if node in targets]
+            own.sort(key=lambda s: -self._score(node, s))
             for stripe in own:
-                if now.rooms.left(node) >= 0 and self.loads[node] <= shares[node]:
+                if self._rooms.left(node) >= 0 and self._loads[node] <= self._shares[node]:
                     break
-                rest = tuple(other for other in self.targets[stripe] if other != node)
-                other = self._next(open_spots, stripe, rest, now)
+                rest = tuple(other for other in self._targets[stripe] if other != node)
+                other = self._next(open_spots, stripe, rest)
                 if other is None:
                     break
-                self._remove(stripe, node, now.rooms)
-                self._add(stripe, other, now.rooms)
+                self._placement.remove(stripe, node)
+                self._placement.add(stripe, other)
 
-    def _takes(
-        self, node: NodeId, size: int, shares: Mapping[NodeId, float], now: Situation
-    ) -> bool:
-        return now.rooms.left(node) >= size and self._is_bearable(node, size, shares)
+    # -- one node ----------------------------------------------------------------------------------
 
-    def _is_bearable(self, node: NodeId, more: int, shares: Mapping[NodeId, float]) -> bool:
-        limit = OVERLOADED * shares[node] + self.stripes.largest
-        return self.loads.get(node, 0) + more <= limit
+    def _load(self, node: NodeId) -> int:
+        return self._loads.get(node, 0)
 
-    def _rank(
-        self, node: NodeId, stripe: int, targets: Targets, now: Situation
-    ) -> tuple[tuple[int, int], float]:
-        others = [now.spots[other] for other in targets]
-        return closeness(now.spots[node], others), self._score(node, stripe, now)
+    def _fits(self, node: NodeId, stripe: int) -> bool:
+        return self._rooms.left(node) >= self._stripes.sizes[stripe]
 
-    def _score(self, node: NodeId, stripe: int, now: Situation) -> float:
-        return score(node, self._key + stripe, now.spots[node].weight)
+    def _takes(self, node: NodeId, stripe: int) -> bool:
+        return self._fits(node, stripe) and self._is_bearable(node, self._stripes.sizes[stripe])
 
-    def _runs_of(self, stripe: int) -> RunSet:
-        return bitset.full(self.stripes.runs_each) << stripe * self.stripes.runs_each & bitset.full(
-            self.stripes.run_count
-        )
+    def _is_bearable(self, node: NodeId, more: int = 0) -> bool:
+        limit = OVERLOADED * self._shares[node] + self._stripes.largest
+        return self._load(node) + more <= limit
 
-    def _add(self, stripe: int, node: NodeId, rooms: Rooms) -> None:
-        size = self.stripes.sizes[stripe]
-        self.targets[stripe] += (node,)
-        self.loads[node] = self.loads.get(node, 0) + size
-        rooms.book(node, size)
+    def _is_hungry(self, node: NodeId) -> bool:
+        return self._load(node) + self._stripes.largest < HUNGRY * self._shares[node]
 
-    def _remove(self, stripe: int, node: NodeId, rooms: Rooms) -> None:
-        size = self.stripes.sizes[stripe]
-        self.targets[stripe] = tuple(other for other in self.targets[stripe] if other != node)
-        self.loads[node] -= size
-        rooms.book(node, -size)
+    def _closeness(self, node: NodeId, others: Iterable[NodeId]) -> tuple[int, int]:
+        """How many other copies are in a node's site, and in its rack: the fewer, the better."""
+        spot = self._spots[node]
+        near = [self._spots[other] for other in others if self._spots[other].site == spot.site]
+        return len(near), sum(other.rack == spot.rack for other in near)
+
+    def _score(self, node: NodeId, stripe: int) -> float:
+        return score(node, self._placement.key + stripe, self._spots[node].weight)
 
 
 def shares_of(

@@ -64,24 +64,15 @@ def weights_of(
     return weights
 
 
-def closeness(spot: Spot, others: Iterable[Spot]) -> tuple[int, int]:
-    """How many other copies are in a node's site, and in its rack: the fewer, the better."""
-    near = [other for other in others if other.site == spot.site]
-    return len(near), sum(other.rack == spot.rack for other in near)
-
-
 @dataclass(slots=True)
-class _Rack:
-    number: int  # made of its name, for the hash
-    weight: float = 0.0
-    nodes: list[NodeId] = field(default_factory=list)  # those that are open
+class _Group:
+    """A site with its racks, or a rack with its nodes that are open."""
 
-
-@dataclass(slots=True)
-class _Site:
-    number: int
+    name: str
+    number: int  # made of its path, for the hash
     weight: float = 0.0
-    racks: dict[str, _Rack] = field(default_factory=dict)
+    racks: dict[str, "_Group"] = field(default_factory=dict)
+    nodes: list[NodeId] = field(default_factory=list)
 
 
 class OpenSpots:
@@ -96,15 +87,14 @@ class OpenSpots:
         """
         self._spots = spots
         self._is_open = is_open
-        self._sites: dict[str, _Site] = {}
+        self._sites: dict[str, _Group] = {}
         for node, spot in sorted(spots.items()):
-            if not is_open(node):
-                continue
-            site = self._sites.setdefault(spot.site, _Site(_number(spot.site)))
-            rack = site.racks.setdefault(spot.rack, _Rack(_number(f"{spot.site}/{spot.rack}")))
-            site.weight += spot.weight
-            rack.weight += spot.weight
-            rack.nodes.append(node)
+            if is_open(node):
+                site = _group_in(self._sites, spot.site, spot.site)
+                rack = _group_in(site.racks, spot.rack, f"{spot.site}/{spot.rack}")
+                site.weight += spot.weight
+                rack.weight += spot.weight
+                rack.nodes.append(node)
 
     def choose(
         self, key: int, others: Iterable[Spot], fits: Callable[[NodeId], bool]
@@ -116,36 +106,29 @@ class OpenSpots:
             others: the nodes with its other copies.
             fits: whether a node may be it.
         """
-        near = list(others)
-        for site, rack in self._ordered(key, near):
-            nodes = self._sites[site].racks[rack].nodes
-            nodes[:] = filter(self._is_open, nodes)
-            fit = [node for node in nodes if fits(node)]
+        for rack in self._racks(key, list(others)):
+            rack.nodes[:] = filter(self._is_open, rack.nodes)
+            fit = [node for node in rack.nodes if fits(node)]
             if fit:
                 return min(fit, key=lambda node: score(node, key, self._spots[node].weight))
         return None
 
-    def _ordered(self, key: int, near: list[Spot]) -> Iterator[tuple[str, str]]:
-        """Sites and racks with open nodes, the best ones first."""
-        sites = sorted(
-            self._sites,
-            key=lambda name: (
-                sum(other.site == name for other in near),
-                score(self._sites[name].number, key, self._sites[name].weight),
-            ),
-        )
-        for site in sites:
-            here = self._sites[site].racks
-            racks = sorted(
-                (name for name, rack in here.items() if rack.nodes),
-                key=lambda name: (
-                    sum(other.site == site and other.rack == name for other in near),
-                    score(here[name].number, key, here[name].weight),
-                ),
-            )
-            for rack in racks:
-                yield site, rack
+    def _racks(self, key: int, near: list[Spot]) -> Iterator[_Group]:
+        """Racks with open nodes, the best ones first."""
+        for site in _ordered(self._sites.values(), key, [spot.site for spot in near]):
+            racks = [rack for rack in site.racks.values() if rack.nodes]
+            yield from _ordered(racks, key, [o.rack for o in near if o.site == site.name])
 
 
-def _number(name: str) -> int:
-    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest())
+def _group_in(groups: dict[str, _Group], name: str, path: str) -> _Group:
+    if name not in groups:
+        number = int.from_bytes(blake2b(path.encode(), digest_size=8).digest())
+        groups[name] = _Group(name, number)
+    return groups[name]
+
+
+def _ordered(groups: Iterable[_Group], key: int, copies: list[str]) -> list[_Group]:
+    """Those with the fewest copies first, then by their hashes; `copies`: the name of the group of each."""
+    return sorted(
+        groups, key=lambda one: (copies.count(one.name), score(one.number, key, one.weight))
+    )

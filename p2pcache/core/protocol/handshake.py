@@ -98,9 +98,8 @@ def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: NodeId, r
         RemoteProtocolError: a nonce of the wrong size, or no version in common.
     """
     _check_nonce(challenge.nonce)
-    version = choose_version(challenge.versions)
-    proof = _proof(secret.key, b"client", challenge, nonce, node, role, version)
-    return Hello(nonce, node, role, version, proof)
+    said = Hello(nonce, node, role, choose_version(challenge.versions), b"")
+    return msgspec.structs.replace(said, proof=_client_proof(secret.key, challenge, said))
 
 
 def is_node(number: int) -> bool:
@@ -128,8 +127,7 @@ def accept(
     if said.version not in challenge.versions or said.role != role:
         raise RemoteProtocolError("HELLO with another role or version than the challenge allows")
     for key in secret.taken:
-        expected = _proof(key, b"client", challenge, said.nonce, said.node, said.role, said.version)
-        if hmac.compare_digest(expected, said.proof):
+        if hmac.compare_digest(_client_proof(key, challenge, said), said.proof):
             # With the client's key: it may not have ours yet.
             return Welcome(node, _server_proof(key, challenge, said, node))
     raise NotAllowed(
@@ -158,35 +156,20 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
         )
 
 
+def _client_proof(key: bytes, challenge: Challenge, said: Hello) -> bytes:
+    return _proof(key, b"client", challenge, said)
+
+
 def _server_proof(key: bytes, challenge: Challenge, said: Hello, node: NodeId) -> bytes:
-    return _proof(
-        key, b"server" + node.to_bytes(8, "big", signed=True),
-        challenge, said.nonce, said.node, said.role, said.version,
-    )  # fmt: skip
+    return _proof(key, b"server" + node.to_bytes(8, "big", signed=True), challenge, said)
 
 
-def _proof(
-    key: bytes,
-    side: bytes,
-    challenge: Challenge,
-    nonce: bytes,
-    node: NodeId,
-    role: str,
-    version: int,
-) -> bytes:
+def _proof(key: bytes, side: bytes, challenge: Challenge, said: Hello) -> bytes:
     # msgpack of a list is unambiguous: no field can borrow bytes from its neighbour.
-    text = msgspec.msgpack.encode(
-        [
-            b"p2pcache.handshake.v1",
-            side,
-            challenge.nonce,
-            list(challenge.versions),
-            nonce,
-            node,
-            role,
-            version,
-        ]
-    )
+    text = msgspec.msgpack.encode([
+        b"p2pcache.handshake.v1", side, challenge.nonce, challenge.versions,
+        said.nonce, said.node, said.role, said.version,
+    ])  # fmt: skip
     return hmac.digest(key, text, "sha256")
 
 

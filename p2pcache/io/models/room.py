@@ -123,11 +123,11 @@ def only(store: Store, digest: str, wanted: Wanted, now: float) -> Choice:
     users = store.users_of([digest])
     why = wanted.kept.get(digest) or (f"in use by {who}" if (who := users.held.get(digest)) else "")
     if why:
-        return Choice(Plan([], 0, 0), {digest: why}, users.unsure)
+        return Choice(Plan([], 0), {digest: why}, users.unsure)
     others = [m._replace(kept="" if m.digest == digest else "another") for m in models]
     freed = plan(others, 0, sum(map(sum, (model.blobs.values() for model in others)))).bytes_freed
     value = next((model.value for model in models if model.digest == digest), 0.0)
-    return Choice(Plan([Victim(digest, freed, value)], freed, 0), {}, users.unsure)
+    return Choice(Plan([Victim(digest, freed, value)], freed), {}, users.unsure)
 
 
 def state(store: Store, kept: Mapping[str, str], now: float) -> dict[str, object]:

@@ -68,6 +68,6 @@ class Cluster:
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        found = self.keeper.progress(KEY)
+        found = self.keeper.intents[KEY].progress
         assert found is not None
         return found.copies, found.target, found.missing_bytes

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 
-from p2pcache.core import bitset
 from p2pcache.core.pool.placement import Placement, Targets
 from p2pcache.core.pool.spots import Rooms, Spot
 from p2pcache.core.pool.stripes import Stripes
@@ -18,12 +17,11 @@ def rooms_of(nodes: Iterable[NodeId], room_bytes: int = PLENTY) -> Rooms:
 
 
 def had_after(placement: Placement) -> dict[NodeId, RunSet]:
-    """What the nodes have when all is where it is to be."""
-    cut, found = placement.stripes, dict[NodeId, RunSet]()
+    """The stripes that nodes have when all is where it is to be."""
+    found = dict[NodeId, RunSet]()
     for stripe, targets in enumerate(placement.targets):
-        runs = bitset.full(cut.runs_each) << stripe * cut.runs_each & bitset.full(cut.run_count)
         for node in targets:
-            found[node] = found.get(node, 0) | runs
+            found[node] = found.get(node, 0) | 1 << stripe
     return found
 
 

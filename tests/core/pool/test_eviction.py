@@ -65,7 +65,7 @@ def test_of_equals_the_one_used_longest_ago_goes() -> None:
 
 def test_nothing_goes_where_it_would_not_be_enough() -> None:
     found = plan([candidate("a"), candidate("b", kept="pinned")], 2 * GB)
-    assert (found.victims, found.bytes_short) == ([], GB)
+    assert (found.victims, found.bytes_freed) == ([], 0)
     assert names([candidate("a"), candidate("b", kept="pinned")], GB, 2 * GB) == ["a"]
 
 

@@ -12,10 +12,10 @@ def test_copies_are_ordered_and_progress_is_told() -> None:
     cluster = Cluster(8)
     cluster.keep(2)
     assert cluster.progress == (0, 2, 2 * RUNS * RUN_BYTES)
-    assert cluster.keeper.restless(KEY)
+    assert cluster.keeper.intents[KEY].is_restless
     assert cluster.obey() == 2 * RUNS
     assert cluster.progress == (2, 2, 0)
-    assert not cluster.keeper.restless(KEY)
+    assert not cluster.keeper.intents[KEY].is_restless
     assert cluster.look() == set()
 
 
@@ -142,7 +142,7 @@ def test_a_full_node_gets_no_more_and_what_it_lacks_goes_elsewhere() -> None:
     cluster.look()
     assert cluster.ordered(1001) == half
     cluster.obey()
-    assert cluster.keeper.progress(KEY).refusals == {1001: said}  # type: ignore[union-attr]
+    assert cluster.keeper.intents[KEY].progress.refusals == {1001: said}  # type: ignore[union-attr]
     union = 0
     for node in cluster.nodes:
         union |= cluster.ordered(node)
@@ -174,7 +174,7 @@ def test_a_node_that_fails_keeps_its_orders() -> None:
 def test_without_room_copies_lack_a_place() -> None:
     cluster = Cluster(2, room=RUNS * RUN_BYTES // 4)
     cluster.keep(1)
-    found = cluster.keeper.progress(KEY)
+    found = cluster.keeper.intents[KEY].progress
     assert found is not None
     assert found.missing_places == RUNS // 2
     cluster.obey()

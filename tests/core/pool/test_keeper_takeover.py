@@ -15,7 +15,7 @@ def test_a_new_tracker_takes_over_where_the_bytes_are_and_waits_for_who_is_away(
     assert not new.keeper.settled(1001.0)
     assert new.keeper.settled(1005.0)
     assert new.obey() == 0
-    assert new.keeper.progress(KEY).waits  # type: ignore[union-attr]
+    assert new.keeper.intents[KEY].progress.waits  # type: ignore[union-attr]
     new.nodes[1005] = away
     new.look(10)
     assert new.obey() == 0

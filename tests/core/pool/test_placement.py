@@ -25,8 +25,8 @@ def spots_of(
 
 
 def placed(spots: dict[NodeId, Spot], runs: int, copies: int) -> tuple[Placement, Situation]:
-    placement = Placement(Stripes([4 * KiB] * runs), key=77)
-    now = Situation(spots, {}, rooms_of(spots))
+    placement = Placement(Stripes([4 * KiB] * runs), 77, rooms_of(spots))
+    now = Situation(spots, {})
     placement.settle(copies, now)
     placement.check()
     return placement, now
@@ -76,12 +76,12 @@ def test_weights_are_shares() -> None:
 
 def test_room_is_a_limit_that_is_never_passed() -> None:
     spots = spots_of(4)
-    placement = Placement(Stripes([4 * KiB] * 100), key=1)
     rooms = rooms_of(spots, 10 * 4 * KiB)
-    placement.settle(1, Situation(spots, {}, rooms))
+    placement = Placement(Stripes([4 * KiB] * 100), 1, rooms)
+    placement.settle(1, Situation(spots, {}))
     assert all(load == 10 * 4 * KiB for load in placement.loads.values())
     assert sum(not targets for targets in placement.targets) == 60
-    placement.leave(rooms)
+    placement.leave()
     assert not rooms.taken
 
 
@@ -97,7 +97,7 @@ def test_a_loss_moves_only_what_was_lost(
     lost = placement.loads.get(gone, 0)
     left = {n: s for n, s in spots.items() if n != gone}
     have = {n: h for n, h in had_after(placement).items() if n != gone}
-    placement.settle(copies, now._replace(spots=left, haves=have))
+    placement.settle(copies, now._replace(spots=left, had=have))
     placement.check()
     assert {len(targets) for targets in placement.targets} == {copies}
     assert lost <= moved(placement.stripes, before, placement.targets) <= 1.2 * lost + 4 * KiB
@@ -111,8 +111,8 @@ def test_a_join_moves_the_share_of_the_new_node(pool: tuple[int, int, int], copi
     placement, now = placed(spots, 300, copies)
     before = list(placement.targets)
     more = {**spots, 4711: Spot("eu", "new", 1.0)}
-    now.rooms.total[4711] = PLENTY
-    placement.settle(copies, now._replace(spots=more, haves=had_after(placement)))
+    placement.rooms.total[4711] = PLENTY
+    placement.settle(copies, now._replace(spots=more, had=had_after(placement)))
     placement.check()
     share = copies * placement.stripes.total_bytes / len(more)
     assert moved(placement.stripes, before, placement.targets) <= 1.5 * share + 4 * KiB
@@ -127,8 +127,8 @@ def test_a_placement_that_begins_anew_finds_everything_where_it_is(
     count, racks, seed = pool
     spots = spots_of(count + copies, racks, seed)
     placement, _ = placed(spots, 200, copies)
-    again = Placement(placement.stripes, key=77)
-    again.settle(copies, Situation(spots, had_after(placement), rooms_of(spots), may_copy=False))
+    again = Placement(placement.stripes, 77, rooms_of(spots))
+    again.settle(copies, Situation(spots, had_after(placement), may_copy=False))
     assert moved(placement.stripes, placement.targets, again.targets) == 0
     assert {len(targets) for targets in again.targets} == {copies}
 
@@ -136,7 +136,7 @@ def test_a_placement_that_begins_anew_finds_everything_where_it_is(
 def test_settling_again_changes_nothing() -> None:
     placement, now = placed(spots_of(30, 5), 900, 2)
     before = list(placement.targets)
-    placement.settle(2, now._replace(haves=had_after(placement)))
+    placement.settle(2, now._replace(had=had_after(placement)))
     assert placement.targets == before
 
 
@@ -144,11 +144,11 @@ def test_a_node_that_comes_back_gets_its_places_without_a_byte() -> None:
     placement, now = placed(spots_of(9, 3), 500, 2)
     had = had_after(placement)
     gone = next(iter(now.spots))
-    left = now._replace(spots={n: s for n, s in now.spots.items() if n != gone}, haves=had)
+    left = now._replace(spots={n: s for n, s in now.spots.items() if n != gone}, had=had)
     placement.settle(2, left)
     before, there = list(placement.targets), had_after(placement)
     there[gone] = had[gone]
-    placement.settle(2, now._replace(haves=there))
+    placement.settle(2, now._replace(had=there))
     assert placement.loads[gone] > 0.7 * 2 * placement.stripes.total_bytes / 9
     for stripe, (old, new) in enumerate(zip(before, placement.targets, strict=True)):
         assert set(new) - set(old) <= {gone}
@@ -156,10 +156,10 @@ def test_a_node_that_comes_back_gets_its_places_without_a_byte() -> None:
 
 
 def test_what_one_node_pulled_is_spread() -> None:
-    placement = Placement(Stripes([4 * KiB] * 256), key=3)
     spots = spots_of(8)
+    placement = Placement(Stripes([4 * KiB] * 256), 3, rooms_of(spots))
     one = next(iter(spots))
-    placement.settle(1, Situation(spots, {one: (1 << 256) - 1}, rooms_of(spots)))
+    placement.settle(1, Situation(spots, {one: (1 << 256) - 1}))
     share = placement.stripes.total_bytes / 8
     assert all(0.75 * share < load < 1.25 * share for load in placement.loads.values())
 
@@ -169,6 +169,6 @@ def test_nodes_that_are_away_keep_their_places_and_get_none() -> None:
     one = next(iter(now.spots))
     load = placement.loads[one]
     away = {n: s._replace(present=n != one) for n, s in now.spots.items()}
-    placement.settle(2, now._replace(spots=away, haves=had_after(placement)))
+    placement.settle(2, now._replace(spots=away, had=had_after(placement)))
     assert placement.loads[one] == load
     assert {len(targets) for targets in placement.targets} == {2}

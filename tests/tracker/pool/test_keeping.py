@@ -381,3 +381,14 @@ async def test_a_selector_that_chooses_nobody_is_told_as_such(tmp_path: Path) ->
         assert (told["state"], told["target"]) == ("no nodes", 0)
         told = await say(a, "keep", ref=NAME, whole=True, copies=2, nodes="gpu=none")
         assert (told["state"], told["target"]) == ("no nodes", 2)
+
+
+async def test_a_model_whose_manifest_is_gone_is_kept_as_one_in_trouble(tmp_path: Path) -> None:
+    digest, _ = publish(tmp_path)
+    for path in tmp_path.rglob(f"*{digest}*"):
+        path.unlink()
+    a = Keeper(1)
+    async with tracker(tmp_path) as one, members(one, a):
+        row = await say(a, "keep", ref=NAME, copies=1)
+        assert row["state"] == "unknown"
+        assert digest in row["trouble"]
