@@ -18,8 +18,9 @@ MORE_PER_READ = 2
 # -- read concurrency --
 
 MIN_READ_S = 1e-6  # clocks have a grain
-# Reads of several nodes that fill a link: each node asks its neighbours for runs beside its read.
-FILL_A_LINK = SwarmSettings().outstanding + 1
+# Reads of several nodes that fill a link: each node has its requests to neighbours beside its read, so as many
+# reads and one fill it, and one more does so while nodes pause between two reads (docs/lab/0120).
+FILL_A_LINK = SwarmSettings().outstanding + 2
 # Reads at once, over those that pay if reads take the shortest time that was seen.
 MOST_TIMES = 2
 

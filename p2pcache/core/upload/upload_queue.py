@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.upload.priority import Priority
-from p2pcache.core.upload.settings import FIRST_SLOTS, FULL, SAY_EVERY_S
+from p2pcache.core.upload.settings import CALLED, FIRST_SLOTS, FULL, SAY_EVERY_S
 from p2pcache.core.upload.slow_receivers import SlowReceivers
 from p2pcache.core.upload.spare import SpareUplink
 from p2pcache.errors import LocalProtocolError
@@ -34,8 +34,9 @@ class UploadQueue(Generic[Item]):
     Order: by priority, and among equals the peers go round. A peer has one active upload at most, since its uploads
     share a connection.
 
-    Recall: a peer that was told BUSY is told once when there is room, the oldest first. If it is told BUSY again,
-    it hears that an upload was sent, so that it doesn't think that this node hangs.
+    Recall: a peer that was told BUSY is told once when there is room, the oldest first, and twice as many peers as
+    there are free slots. If it is told BUSY again, it hears that an upload was sent, so that it doesn't think that this
+    node hangs.
 
     Invariants (`check`): at most twice `slots` uploads are active; a peer's requests wait in the order of their
     priorities.
@@ -62,6 +63,7 @@ class UploadQueue(Generic[Item]):
         self._turns: dict[NodeId, int] = {}
         self._open = True
         self._sent = False  # an upload, since `recall`
+        self._left: NodeId | None = None  # whose upload ended last
         self._said_at = -math.inf  # when peers last heard that others are served
 
     @property
@@ -135,7 +137,11 @@ class UploadQueue(Generic[Item]):
         if not self._open or not self._on.recall or not self._refused:
             return []
         places = max(0, self._slots - self._taken(Priority.USUAL))
-        called = [self._refused.pop(peer)[0] for peer in list(self._refused)[:places]]
+        line = list(self._refused)
+        # Who has just made room doesn't race for it with the one that it made room for.
+        further = [peer for peer in line[places:] if peer != self._left]
+        chosen = line[:places] + further[: (CALLED - 1) * places]
+        called = [self._refused.pop(peer)[0] for peer in chosen]
         told = [(item, min(self.load, FULL - 1)) for item in called]
         if sent and now >= self._said_at + SAY_EVERY_S:
             self._said_at = now
@@ -154,6 +160,7 @@ class UploadQueue(Generic[Item]):
         if peer not in self._active or self._active[peer][1] != item:
             raise LocalProtocolError("the end of an upload that is not active")
         priority, _ = self._active.pop(peer)
+        self._left = peer
         if priority.is_waited_for:
             self._spare.passed += 1
         if self._others_wait(peer):

@@ -131,7 +131,7 @@ def test_leases_of_a_lost_tracker_are_waited_for_once() -> None:
     assert read == own
 
 
-@pytest.mark.parametrize(("pace_s", "most_s"), [(0.5, 16.0), (1.0, 24.0), (2.0, 42.0), (4.0, 53.0)])
+@pytest.mark.parametrize(("pace_s", "most_s"), [(0.5, 17.0), (1.0, 26.0), (2.0, 44.0), (4.0, 53.0)])
 def test_a_node_that_nobody_dials_reads_soon_though_its_neighbour_never_does(
     pace_s: float, most_s: float
 ) -> None:

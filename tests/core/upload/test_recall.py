@@ -25,19 +25,32 @@ def crowded(*peers: int) -> UploadQueue[int]:
 
 
 def test_refused_peers_are_recalled_once_the_oldest_first() -> None:
-    queue = crowded(1, 2, 1, 3)
+    queue = crowded(1, 2, 1, 3, 4, 5, 6, 7)
     queue.on_upload_ended(101, 101)
-    assert called(queue) == [10]
+    assert called(queue) == [10, 20], "two peers for each free slot"
     assert queue.offer(101, 103)
     queue.start_next()
     queue.on_upload_ended(101, 103)
     queue.on_upload_ended(102, 102)
-    assert called(queue) == [20, 30], "one peer for each free slot"
+    assert called(queue) == [30, 40, 50, 60]
+    assert called(queue) == [70]
     assert called(queue) == []
 
 
+def test_a_slot_whose_first_peer_found_another_place_is_taken_by_the_second() -> None:
+    """It stood empty until the next upload ended: three calls in four passed in a swarm of 100 nodes."""
+    queue = crowded(1, 2, 3)
+    queue.on_upload_ended(101, 101)
+    assert called(queue) == [10, 20]
+    assert queue.offer(2, 21)
+    assert queue.start_next() == (2, 21)
+    assert not queue.offer(1, 11), "it came second, and stands in line again"
+    queue.on_upload_ended(102, 102)
+    assert called(queue) == [30, 11]
+
+
 def test_who_is_turned_away_again_hears_of_the_next_upload_that_was_sent() -> None:
-    queue = crowded(1, 2)
+    queue = crowded(1, 3, 2)
     assert not queue.offer(2, 21)
     assert not queue.offer(2, 22)
     assert queue.offer(101, 103)
@@ -54,7 +67,9 @@ def test_who_is_turned_away_again_hears_of_the_next_upload_that_was_sent() -> No
     assert queue.start_next() == (101, 105)
     assert queue.recall(1.9) == [], "an older release asks again each time that it hears"
     queue.on_upload_ended(101, 105, took_s=1.0)
-    assert queue.recall(2.1) == [(10, 1), (23, FULL)], "a slot is free, and 2 stays in line"
+    assert queue.recall(2.1) == [(10, 1), (30, 1), (23, FULL)], (
+        "one slot is free, and 2 stays in line"
+    )
 
 
 def test_nobody_is_recalled_for_a_slot_whose_next_request_waits() -> None:
@@ -109,7 +124,7 @@ def test_a_served_peer_makes_room_after_its_quantum_and_stands_in_line() -> None
     assert queue.offer(1, 11)
     assert queue.start_next() == (1, 11)
     queue.on_upload_ended(102, 102 + last)
-    assert called(queue) == [1], "101 comes before 102, which was turned away later"
+    assert called(queue) == [1], "101 comes before 102, which has just made room for it"
     assert queue.offer(101, 3)
     assert queue.start_next() == (101, 3)
     queue.check()
