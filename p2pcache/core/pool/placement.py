@@ -53,16 +53,16 @@ class Placement:
 
     def settle(self, copies: int, now: Situation) -> None:
         """Place what lacks a place, and move what must; so many copies of each stripe, each on another node."""
-        _Settling(self, min(copies, len(now.spots)), now).run()
+        _Settling(self, min(copies, len(now.spots)), now).settle()
 
-    def add(self, stripe: int, node: NodeId) -> None:
+    def place(self, stripe: int, node: NodeId) -> None:
         """A node is to have a stripe."""
         size = self.stripes.sizes[stripe]
         self.targets[stripe] += (node,)
         self.loads[node] = self.loads.get(node, 0) + size
         self.rooms.book(node, size)
 
-    def remove(self, stripe: int, node: NodeId) -> None:
+    def displace(self, stripe: int, node: NodeId) -> None:
         """A node has no place for a stripe any more."""
         size = self.stripes.sizes[stripe]
         self.targets[stripe] = tuple(other for other in self.targets[stripe] if other != node)
@@ -74,7 +74,7 @@ class Placement:
         if self.loads.get(node):
             for stripe, targets in enumerate(self.targets):
                 if node in targets and not but >> stripe & 1:
-                    self.remove(stripe, node)
+                    self.displace(stripe, node)
 
     def leave(self) -> None:
         """Give all room back."""
@@ -105,7 +105,7 @@ class _Settling:
         total = self._stripes.total_bytes
         self._shares = shares_of(self._spots, copies * total, total)
 
-    def run(self) -> None:
+    def settle(self) -> None:
         self._drop_gone()
         self._trim()
         self._place_missing()
@@ -119,7 +119,7 @@ class _Settling:
             return
         for stripe, targets in enumerate(self._targets):
             for node in gone.intersection(targets):
-                self._placement.remove(stripe, node)
+                self._placement.displace(stripe, node)
         for node in gone:
             del self._loads[node]
 
@@ -135,7 +135,7 @@ class _Settling:
                         n,
                     ),
                 )
-                self._placement.remove(stripe, worst)
+                self._placement.displace(stripe, worst)
 
     def _place_missing(self) -> None:
         missing = [s for s, targets in enumerate(self._targets) if len(targets) < self._copies]
@@ -152,7 +152,7 @@ class _Settling:
                     node = self._in_need(stripe)
                 if node is None:
                     break
-                self._placement.add(stripe, node)
+                self._placement.place(stripe, node)
 
     def _open_spots(self, nodes: Iterable[NodeId]) -> OpenSpots:
         """Those of the nodes that are present and have less than their share."""
@@ -200,7 +200,7 @@ class _Settling:
                 if not fit:
                     break
                 best = min(fit, key=lambda n: (self._closeness(n, targets), self._score(n, stripe)))
-                self._placement.add(stripe, best)
+                self._placement.place(stripe, best)
 
     def _feed(self) -> None:
         """Give nodes that came their share: what they have, then what hashing gives them rather than its node now."""
@@ -224,8 +224,8 @@ class _Settling:
             if giver is None:
                 continue
             if not won or self._score(node, stripe) < self._score(giver, stripe):
-                self._placement.remove(stripe, giver)
-                self._placement.add(stripe, node)
+                self._placement.displace(stripe, giver)
+                self._placement.place(stripe, node)
 
     def _giver(self, node: NodeId, stripe: int) -> NodeId | None:
         """The node whose place another may take: the last one by its hash, if copies don't come closer."""
@@ -259,8 +259,8 @@ class _Settling:
                 other = self._next(open_spots, stripe, rest)
                 if other is None:
                     break
-                self._placement.remove(stripe, node)
-                self._placement.add(stripe, other)
+                self._placement.displace(stripe, node)
+                self._placement.place(stripe, other)
 
     # -- one node ----------------------------------------------------------------------------------
 
