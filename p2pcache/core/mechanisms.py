@@ -13,6 +13,7 @@ class Mechanisms:
     near_places: bool = True  # keep places for requests within the rack
     bridge_pass: bool = True  # ask first for what the rack waits for
     idle_peers: bool = True  # ask neighbours that serve nobody, however many requests flow
+    stay: bool = True  # ask the neighbour again that has just sent a run
     bridge_review: bool = True  # step in for late bridges
     endgame: bool = True  # ask twice for late runs
     doubt: bool = True  # don't count the claims of neighbours that deliver nothing

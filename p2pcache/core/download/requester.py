@@ -19,7 +19,7 @@ from p2pcache.core.swarm.counters import WORDS
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.swarm_context import SwarmContext
 from p2pcache.core.upload.priority import Priority
-from p2pcache.ids import RunIndex, RunSet
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 class RequestPass(NamedTuple):
@@ -55,6 +55,7 @@ class Requester:
         self.deliveries = Deliveries(context, self.requests, timing)
         self._bridge_timer = BridgeTimer(context, timing, now)
         self._review_at = now
+        self._sender: NodeId | None = None  # the run of this neighbour came last, until `act`
         self.deadline = math.inf  # of the next `act`
 
     # -- what happened ------------------------------------------------------------------------
@@ -124,6 +125,7 @@ class Requester:
         peer, counters = request.peer, self._counters
         if outcome is Outcome.DONE:
             self.deliveries.on_run(peer)
+            self._sender = peer.node
             if peer.bdp.measure(self._usual_bytes, self._settings.ahead_per_peer):
                 self.requests.on_link_measured()
             self._timing.on_run(now - request.since, across=peer.distance > 0)
@@ -178,10 +180,11 @@ class Requester:
         3. *Bridge*: runs that our rack waits for us to bring. No other member brings them.
         4. *Idle*: neighbours that serve nobody, one request each, twice as many as usual: nodes that keep a part of a
            model each are read from at once, and an urgent run waits for no more than twice the usual time.
-        5. *Fill*: everything else.
-        6. *Blind*: a neighbour that has no free slot. It may be the only one that has what we need; and others make
+        5. *Stay*: the neighbour that has just sent a run. TCP is quicker over a connection that was used a moment ago.
+        6. *Fill*: everything else.
+        7. *Blind*: a neighbour that has no free slot. It may be the only one that has what we need; and others make
            room only for those that were turned away. Not for the last place: everybody would ask (docs/lab/0099).
-        7. *Late*: runs that take far too long are asked of a second neighbour (end game: Cohen 2003).
+        8. *Late*: runs that take far too long are asked of a second neighbour (end game: Cohen 2003).
         """
         everybody, requests = self._book.peers.values(), self.requests
         each, usual = requests.per_peer, requests.usual
@@ -195,6 +198,9 @@ class Requester:
         if self._on.idle_peers and requests.flowing < most:
             idle = [peer for peer in everybody if peer.is_idle and not peer.distance]
             yield RequestPass("idle", ALL, idle, 1, most)
+        sender, self._sender = self._sender, None
+        if self._on.stay and sender is not None and (last := self._book.peers.get(sender)):
+            yield RequestPass("stay", ALL, (last,), each, usual)
         yield RequestPass("fill", ALL, everybody, each, usual)
         if requests.flowing < max(1, self._settings.outstanding - 1):
             yield RequestPass("blind", ALL, everybody, each, usual, blind=True)

@@ -188,6 +188,25 @@ def full_room(desk: Desk) -> list[Request]:
     return asked
 
 
+def test_the_neighbour_that_has_just_sent_a_run_is_asked_for_the_next_one() -> None:
+    """TCP is slow over a connection that was idle; others have a free slot as well."""
+    desk = Desk(runs=100)
+    asked = full_room(desk)
+    desk.now += 0.1
+    again = {one.peer for one in end(desk, asked[0])}
+    assert again == {one.peer for one in asked}, "the six others are asked ahead"
+
+
+def test_neighbours_that_serve_nobody_come_before_the_one_that_has_just_sent_a_run() -> None:
+    desk = Desk(runs=100)
+    asked = full_room(desk)
+    desk.now += 0.1
+    desk.do(PeerJoined(99, 0))
+    desk.do(PeerHas(99, 1 << 99, 0))
+    again = {one.peer for one in end(desk, asked[0])}
+    assert again == {99, *(one.peer for one in asked[1:])}
+
+
 def test_neighbours_that_serve_nobody_are_all_asked_at_once() -> None:
     """Each has a part of the model, and our link is wider than theirs."""
     desk = Desk(runs=200)
