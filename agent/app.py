@@ -53,7 +53,7 @@ from p2pcache.io.event_loop import LoopLag
 from p2pcache.io.host.host_facts import address_for_peers
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
-from p2pcache.io.http.own_addresses import accepted, first_address, host_for_peers, is_wildcard
+from p2pcache.io.http.own_addresses import first_address, host_for_peers, is_wildcard
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms
@@ -283,7 +283,7 @@ class AgentApp:
         if link is None or self.settings.advertise or not is_wildcard(self._host):
             return
         host = link.local_host
-        host = accepted(host, self._host) if host and not is_loopback(host) else first_address()
+        host = host if host and not is_loopback(host) else first_address()
         address = join(host, self._port) if host else self.advertise
         if address != self.advertise:
             log.warning("our address was %s and is %s now", self.advertise, address)
@@ -339,7 +339,7 @@ def _own_host(settings: AgentSettings, host: str) -> str:
     """The address of ours to announce when we listen on every address; "": the bound one will do."""
     if not is_wildcard(host):
         return ""
-    if found := address_for_peers(settings.tracker, host):
+    if found := address_for_peers(settings.tracker):
         return found
     raise UsageError(
         "listening on every address, there is none that others can dial; set --advertise HOST:PORT"

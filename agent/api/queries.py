@@ -112,9 +112,13 @@ class Queries:
         return doubts + (tls.warnings() if tls is not None else [])
 
     def _no_room(self) -> list[str]:
-        """A warning if no new model fits on the cache's disk. What is here is served and loaded all the same."""
-        free, kept = self._context.usage.free_bytes, self._context.store.min_free_bytes
-        if free > kept:
+        """A warning if no new model fits on the cache's disk. Models that are here are served and loaded all the same.
+
+        With a quota old models make room by themselves, up to just that.
+        """
+        store = self._context.store
+        free, kept = self._context.usage.free_bytes, store.min_free_bytes
+        if free > kept or store.limits.quota_bytes:
             return []
         said = f"{format_bytes(free)} free, {format_bytes(kept)} are kept free (min_free_bytes)"
         advice = "make room with `p2pcache rm` or `p2pcache prune --all`"

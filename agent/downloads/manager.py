@@ -239,7 +239,7 @@ class DownloadManager:
             await asyncio.sleep(LEAVE_LOOK_S)
 
     def on_command_ended(self) -> None:
-        """The agent stops since its command has ended. What reads have begun still comes, and counts."""
+        """The agent stops since its command has ended. Runs whose reads have begun still come, and count."""
         self._runner.why_stopped = Cancelled("its command ended before it; pull again: it resumes")
 
     def stop(self) -> None:

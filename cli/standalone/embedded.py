@@ -308,7 +308,7 @@ def _no_network(listen: str, tracker: str) -> str:
     host, _ = parse_listen(listen)
     if is_wildcard(host):
         # The first one is at hand; the other one may have to look for the tracker's name, as the agent does later.
-        found = first_address() or address_for_peers(tracker, host)
+        found = first_address() or address_for_peers(tracker)
         return "" if found else "no network address here that others can dial"
     try:
         listen_tcp(listen).close()

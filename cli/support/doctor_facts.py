@@ -24,7 +24,7 @@ from p2pcache.io.disk.cache_dir import user_name
 from p2pcache.io.disk.disk import MAKE_INODES, free_inodes
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
-from p2pcache.io.http.own_addresses import host_for_peers, is_wildcard
+from p2pcache.io.http.own_addresses import is_wildcard
 from p2pcache.io.http.server import parse_listen
 from p2pcache.io.security.cluster_key import ASK_FOR_RIGHTS, is_loopback, read_cluster_key
 from p2pcache.io.security.tls import Tls, open_tls
@@ -335,7 +335,7 @@ def _network(settings: AgentSettings) -> Fact:
     check(settings)
     name, port = parse_listen(advertised(settings.advertise) or settings.listen)
     if is_wildcard(name):
-        name = host_facts.address_for_peers(settings.tracker, host_for_peers(name))
+        name = host_facts.address_for_peers(settings.tracker)
         if not name:
             raise UsageError(
                 "no address that others can dial; set advertise, or bring up the network"

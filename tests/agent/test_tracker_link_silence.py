@@ -276,9 +276,9 @@ async def test_an_agent_on_every_address_announces_its_current_one(
     monkeypatch.setattr("p2pcache.agent.app.first_address", lambda: ours[0])
     asked: list[str] = []
 
-    def look(url: str, bound: str) -> str:
+    def look(url: str) -> str:
         asked.append(url)
-        return address_for_peers(url, bound)
+        return address_for_peers(url)
 
     monkeypatch.setattr("p2pcache.agent.app.address_for_peers", look)
     async with tracker() as hub, Relay(hub.address).running() as relay:

@@ -84,7 +84,7 @@ def _running(now: dict[str, Any]) -> list[str]:
     if now["tracker"]:
         tracker = "connected; no other node can be reached" if now["alone"] else "connected"
     else:
-        tracker = "gone, its leases are over" if now["alone"] else "gone"
+        tracker = "none, no lease counts" if now["alone"] else "gone"
     lines.append(
         f"runs: {now['runs_missing']} of {now['runs']} missing, {now['runs_near']} of them with peers, "
         f"{now['runs_leased']} leased to us; tracker {tracker}"

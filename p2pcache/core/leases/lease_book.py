@@ -126,7 +126,10 @@ class LeaseBook:
         return mine
 
     def on_returned(self, node: NodeId, runs: RunSet) -> bool:
-        """A node doesn't need its leases: another one seems to have the runs. Returns whether any was its own."""
+        """A node doesn't need its leases: another one seems to have the runs, or its pull has ended.
+
+        Returns whether any was its own.
+        """
         return self._end_all(node, runs, "returned")
 
     def on_banned_have(self, node: NodeId, runs: RunSet) -> None:

@@ -47,7 +47,9 @@ class Intent:
     former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
     orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
     progress: Progress | None = None  # as of its last review
-    before: "Intent | None" = None  # its orders last until this one is true
+    before: "Intent | None" = (
+        None  # its orders last until this one is true; that one has none before it
+    )
 
     @property
     def in_force(self) -> "Iterator[Intent]":

@@ -195,6 +195,7 @@ class Keeper:
         assert self._away.keys() <= self._nodes.keys()
         assert {digest for digest, _ in self._refusals} <= self._digests
         taken: dict[NodeId, int] = {}
+        assert not any(one.before and one.before.before for one in self.intents.values())
         for intent in chain.from_iterable(one.in_force for one in self.intents.values()):
             intent.placement.check()
             for node, load in intent.placement.loads.items():

@@ -16,8 +16,8 @@ SLOW_RECEIVER = Straggler(ratio=3.0, min_samples=8)
 
 # -- places --
 
-# Peers that are called for each free slot: of those in line three in four have found a place elsewhere meanwhile, and a
-# slot for which such a peer is called stands empty until the next upload ends (docs/lab/0120).
+# Peers that are called for each free slot: in large swarms three in four of those in line have found a place elsewhere
+# meanwhile, and a slot for which such a peer is called stands empty until the next upload ends (docs/lab/0120).
 CALLED = 2
 
 # Seconds at least between two times that refused peers hear that others are served: nodes of an older release ask again

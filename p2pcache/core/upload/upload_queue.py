@@ -138,7 +138,7 @@ class UploadQueue(Generic[Item]):
             return []
         places = max(0, self._slots - self._taken(Priority.USUAL))
         line = list(self._refused)
-        # Who has just made room doesn't race for it with the one that it made room for.
+        # A peer that has just made room must not race for it with the one that it made room for.
         further = [peer for peer in line[places:] if peer != self._left]
         chosen = line[:places] + further[: (CALLED - 1) * places]
         called = [self._refused.pop(peer)[0] for peer in chosen]

@@ -64,8 +64,7 @@ def check_owner(path: Path) -> None:
     try:
         # A nameless file tells as whom we write; that isn't always who we are (FUSE).
         descriptor = os.open(path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    # Shares (NFS, CIFS) have no such files: caches there aren't looked at. What else can be
-    # wrong the lock's own error tells.
+    # Shares (NFS, CIFS) have no such files: caches there aren't looked at. The lock's own error tells of other faults.
     except OSError:
         return
     try:
@@ -81,7 +80,7 @@ def check_owner(path: Path) -> None:
         )
     raise NotAllowed(
         f"cache directory {path} is {theirs}'s, who couldn't use files that {me} leaves in it; run this as {theirs}, "
-        "or choose another with --cache-dir"
+        f"`chown -R {me} {path}`, or choose another with --cache-dir"
     )
 
 

@@ -18,14 +18,13 @@ import psutil
 from p2pcache.errors import NotAllowed, P2PCacheError, TimedOut
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.disk import disk_errors
-from p2pcache.io.http.own_addresses import EVERY_ADDRESS, accepted, first_address
+from p2pcache.io.http.own_addresses import first_address
 from p2pcache.io.security.cluster_key import is_loopback
 
 PIECE_BYTES = 16 << 20  # made durable at a time; the agent flushes 256 MiB, a slow disk gets less
 DISK_BYTES = 128 << 20  # more than the cache of a drive and its controller
-DISK_ROOM_BYTES = (
-    2 * DISK_BYTES
-)  # free, before a disk is measured: pulls must not miss what that takes
+# Free bytes without which a disk isn't measured: pulls must not miss what that takes.
+DISK_ROOM_BYTES = 2 * DISK_BYTES
 DISK_S = 2.0  # limit of each direction, for slow disks
 _TIMEX_BYTES = 512  # struct timex has 208 on 64 bit; the rest is slack
 LOOK_UP_S = 2.0  # a resolver that hangs takes 10 to 30 s, in which a daemon wouldn't start
@@ -89,7 +88,7 @@ def address_of(host: str) -> str:
         return host
 
 
-def address_for_peers(tracker: str, bound: str = EVERY_ADDRESS) -> str:
+def address_for_peers(tracker: str) -> str:
     """The address of ours that others most probably reach; "" if there is none.
 
     Where the tracker is another machine, the one that leads to it: of several interfaces (a
@@ -97,14 +96,13 @@ def address_for_peers(tracker: str, bound: str = EVERY_ADDRESS) -> str:
 
     Args:
         tracker: URL, or ""; of several, separated by commas, the first counts.
-        bound: the wildcard that we listen on.
     """
     try:
         name = urlsplit(tracker.partition(",")[0]).hostname or ""
     except ValueError:
         name = ""
     source = source_towards(name) if name else ""
-    return accepted(source, bound) if source and not is_loopback(source) else first_address()
+    return source if source and not is_loopback(source) else first_address()
 
 
 def source_towards(host: str) -> str:

@@ -39,16 +39,6 @@ def first_address() -> str:
     return next(iter(_addresses(socket.AF_INET) + _addresses(socket.AF_INET6)), "")
 
 
-def accepted(address: str, bound: str) -> str:
-    """An address of ours at which a socket on the wildcard `bound` can be dialled: `address`, if that will do.
-
-    Args:
-        address: one of ours.
-        bound: the host that the socket was bound to.
-    """
-    return first_address() if ":" in address and ":" not in bound else address
-
-
 def take_ipv4_too(sock: socket.socket, host: str) -> None:
     """Let a socket that is about to be bound to `::` take IPv4, whatever the system's default is."""
     if sock.family == socket.AF_INET6 and is_wildcard(host):

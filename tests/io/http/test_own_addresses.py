@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from p2pcache.io.http import own_addresses
-from p2pcache.io.http.own_addresses import accepted, first_address, host_for_peers, host_to_bind
+from p2pcache.io.http.own_addresses import first_address, host_for_peers, host_to_bind
 from p2pcache.io.http.server import listen_tcp
 from p2pcache.io.peers.serve.listener import bind
 
@@ -52,13 +52,6 @@ def test_peers_are_listened_for_by_both_families(
     assert host_for_peers("0.0.0.0") == bound
     assert host_for_peers("::") == "::"
     assert host_for_peers("10.0.0.7") == "10.0.0.7"
-
-
-def test_an_address_of_the_other_family_is_not_given_to_peers(have) -> None:  # type: ignore[no-untyped-def]
-    have(V4, V6)
-    assert accepted("fd77::2", "0.0.0.0") == "10.0.0.7"
-    assert accepted("fd77::2", "::") == "fd77::2"
-    assert accepted("10.0.0.7", "::") == "10.0.0.7"
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="needs IPv6")

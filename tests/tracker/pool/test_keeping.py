@@ -254,6 +254,26 @@ async def test_a_kept_name_that_moves_is_followed_and_a_bad_record_ends_nothing(
         assert a.orders == {after: True}
 
 
+async def test_a_name_that_moves_twice_at_once_ends_the_first_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node of the first model wasn't told, and kept it until it connected again."""
+    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
+    first, _ = publish(tmp_path, files=FILES)
+    nodes = [Keeper(node) for node in range(1, 9)]
+
+    def ordered() -> set[str]:
+        return {digest for each in nodes for digest in each.orders}
+
+    async with tracker(tmp_path) as one, members(one, *nodes):
+        await say(nodes[0], "keep", ref=NAME, copies=1)
+        await eventually(lambda: ordered() == {first})
+        second, _ = publish(tmp_path, files=FILES + 1)
+        await eventually(lambda: ordered() == {first, second})
+        third, _ = publish(tmp_path, files=FILES + 2)
+        await eventually(lambda: ordered() == {second, third})
+
+
 async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
     digest, _ = publish(tmp_path, files=FILES)
     a = Keeper(1)

@@ -158,8 +158,8 @@ class TlsAcceptor:
 
 
 def peer_host(sock: socket.socket) -> str:
-    """The IP address of the other end; "somebody" if it is gone already."""
+    """The IP address of the other end, of IPv4 as such also on an IPv6 socket; "somebody" if it is gone already."""
     try:
-        return str(sock.getpeername()[0])
+        return str(sock.getpeername()[0]).removeprefix("::ffff:")
     except OSError:
         return "somebody"
