@@ -50,10 +50,10 @@ from p2pcache.errors import UsageError
 from p2pcache.ids import format_node
 from p2pcache.io import pools
 from p2pcache.io.event_loop import LoopLag
-from p2pcache.io.host.host_facts import address_for_peers
+from p2pcache.io.host.host_facts import address_for_peers, beyond_loopback
 from p2pcache.io.host.kube import in_cluster
 from p2pcache.io.http import server
-from p2pcache.io.http.own_addresses import first_address, host_for_peers, is_wildcard
+from p2pcache.io.http.own_addresses import host_for_peers, is_wildcard
 from p2pcache.io.models.store import Store
 from p2pcache.io.notes.known_members import KnownMembers
 from p2pcache.io.notes.pending_warms import PendingWarms
@@ -64,7 +64,6 @@ from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
 from p2pcache.io.security.cluster_key import (
     KeyWatch,
     check_exposure,
-    is_loopback,
     read_cluster_key,
 )
 from p2pcache.io.security.tls import WATCH_S, open_tls
@@ -282,8 +281,7 @@ class AgentApp:
         link = self.link
         if link is None or self.settings.advertise or not is_wildcard(self._host):
             return
-        host = link.local_host
-        host = host if host and not is_loopback(host) else first_address()
+        host = beyond_loopback(link.local_host)
         address = join(host, self._port) if host else self.advertise
         if address != self.advertise:
             log.warning("our address was %s and is %s now", self.advertise, address)

@@ -7,6 +7,7 @@ import aiohttp
 
 from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable
 from p2pcache.ids import NodeId, format_node
+from p2pcache.io.http.exchange import reason_of
 from p2pcache.io.security.tls import Tls, expiry_warning, explain
 
 _FORBIDDEN, _UNAVAILABLE = 403, 503
@@ -83,8 +84,7 @@ def failure_text(error: Exception, tls: Tls | None) -> str:
         cause = error.os_error
         if isinstance(cause, ssl.SSLError):
             return explain(cause)
-        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's own text is no sentence
-        return f"can't connect: {'connection refused' if refused else cause.strerror or cause}"
+        return f"can't connect: {reason_of(cause)}"
     return explain(error)
 
 

@@ -273,7 +273,6 @@ async def test_an_agent_on_every_address_announces_its_current_one(
         port = taken.getsockname()[1]
     ours = ["192.0.2.7"]
     monkeypatch.setattr("p2pcache.io.host.host_facts.first_address", lambda: ours[0])
-    monkeypatch.setattr("p2pcache.agent.app.first_address", lambda: ours[0])
     asked: list[str] = []
 
     def look(url: str) -> str:

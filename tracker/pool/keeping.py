@@ -256,8 +256,7 @@ class Keeping:
         for gone in self._reviewed.keys() - self.keeper.intents.keys():
             del self._reviewed[gone]
             self._repairs.on_wish_over(gone)
-        if news:  # nodes kept a model for a wish that is gone, or whose orders have ended for another one's
-            self._dirty |= self._tracking.registry.nodes.keys()
+            self._dirty |= self._tracking.registry.nodes.keys()  # those that kept it, among them
         return news
 
     def _send(self, now: float) -> None:

@@ -47,9 +47,10 @@ class Intent:
     former: dict[int, Targets] = field(default_factory=dict)  # had a stripe to give up, by stripe
     orders: dict[NodeId, list[int]] = field(default_factory=dict)  # stripes, ascending
     progress: Progress | None = None  # as of its last review
-    before: "Intent | None" = (
-        None  # its orders last until this one is true; that one has none before it
-    )
+    # Its orders last until this one is true. It has none before it.
+    before: "Intent | None" = None
+    # Nodes that had orders of an earlier intent, which has ended.
+    released: set[NodeId] = field(default_factory=set)
 
     @property
     def in_force(self) -> "Iterator[Intent]":
@@ -68,12 +69,14 @@ class Intent:
         return self.placement.stripes.ranges(self.orders.get(node, ()))
 
     def give_orders(self) -> set[NodeId]:
-        """Order what has its place or is yet to be given up; returns the nodes whose orders changed."""
+        """Order what has its place or is yet to be given up; returns the nodes whose orders changed or have ended."""
         old, self.orders = self.orders, {}
+        released, self.released = self.released, set()
         for stripe, targets in enumerate(self.placement.targets):
             for node in targets + self.former.get(stripe, ()):
                 self.orders.setdefault(node, []).append(stripe)
-        return {n for n in old.keys() | self.orders.keys() if old.get(n) != self.orders.get(n)}
+        known = old.keys() | self.orders.keys()
+        return released | {n for n in known if old.get(n) != self.orders.get(n)}
 
     def note_former(self, before: list[Targets]) -> None:
         """Places were others before: nodes keep a stripe that they are to give up, until others have it."""
@@ -91,7 +94,7 @@ class Intent:
         """
         lack = dict[int, int]()
         for stripe, targets in enumerate(self.placement.targets):
-            there = sum(had.get(node, 0) >> stripe & 1 for node in targets)
+            there = _holders(stripe, targets, had)
             if there < copies:
                 lack[stripe] = copies - there
         short = bitset.of(lack)
@@ -100,7 +103,7 @@ class Intent:
                 former = self.former.get(stripe, ())
                 if node in former + self.placement.targets[stripe]:
                     continue
-                if every or sum(had.get(n, 0) >> stripe & 1 for n in former) < lack[stripe]:
+                if every or _holders(stripe, former, had) < lack[stripe]:
                     self.former[stripe] = (*former, node)
 
     def end_former(
@@ -109,12 +112,17 @@ class Intent:
         """Where copies are there, nodes that are to give a stripe up may; so may those that clearly don't have it."""
         for stripe, former in list(self.former.items()):
             targets = self.placement.targets[stripe]
-            done = sum(had.get(n, 0) >> stripe & 1 for n in targets) >= copies
+            done = _holders(stripe, targets, had) >= copies
             left = [n for n in former if n in unclear or had.get(n, 0) >> stripe & 1]
             if left and not done:
                 self.former[stripe] = tuple(left)
             else:
                 del self.former[stripe]
+
+
+def _holders(stripe: int, nodes: Targets, had: Mapping[NodeId, RunSet]) -> int:
+    """How many of these nodes have a stripe."""
+    return sum(had.get(node, 0) >> stripe & 1 for node in nodes)
 
 
 def begin_intent(wish: Wish, run_bytes: Collection[int], rooms: Rooms) -> Intent:

@@ -208,17 +208,19 @@ class Keeper:
 
     def _begin(self, wish: Wish, run_bytes: Collection[int], before: Intent | None) -> Intent:
         """A new intent in place of the one `before`, the orders of which last for a while."""
+        fresh = begin_intent(wish, run_bytes, self._rooms)
         if before is not None:
+            fresh.released = before.released
             older, before.before = before.before, None
             if older is not None:
                 # One that has ordered nothing yet leaves in force what was before it.
                 before, ended = (before, older) if before.orders else (older, before)
                 ended.placement.leave()
+                fresh.released |= ended.orders.keys()
         elif wish.whole and wish.older:
             # Nodes may have parts: of copies that were on their way, or of a wish for parts that only the tracker
             # before us knew.
             before = begin_intent(wish._replace(whole=False), run_bytes, self._rooms)
-        fresh = begin_intent(wish, run_bytes, self._rooms)
         fresh.before = before
         return fresh
 

@@ -3,6 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Hashable
+from itertools import islice
 from typing import Generic, TypeVar
 
 from p2pcache.core.mechanisms import ALL_ON, Mechanisms
@@ -139,8 +140,8 @@ class UploadQueue(Generic[Item]):
         places = max(0, self._slots - self._taken(Priority.USUAL))
         line = list(self._refused)
         # A peer that has just made room must not race for it with the one that it made room for.
-        further = [peer for peer in line[places:] if peer != self._left]
-        chosen = line[:places] + further[: (CALLED - 1) * places]
+        further = (peer for peer in line[places:] if peer != self._left)
+        chosen = (*line[:places], *islice(further, (CALLED - 1) * places))
         called = [self._refused.pop(peer)[0] for peer in chosen]
         told = [(item, min(self.load, FULL - 1)) for item in called]
         if sent and now >= self._said_at + SAY_EVERY_S:

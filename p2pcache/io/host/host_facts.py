@@ -101,8 +101,12 @@ def address_for_peers(tracker: str) -> str:
         name = urlsplit(tracker.partition(",")[0]).hostname or ""
     except ValueError:
         name = ""
-    source = source_towards(name) if name else ""
-    return source if source and not is_loopback(source) else first_address()
+    return beyond_loopback(source_towards(name) if name else "")
+
+
+def beyond_loopback(address: str) -> str:
+    """An address of ours; instead of a loopback one, or of none, the first that other machines can dial, "": none."""
+    return address if address and not is_loopback(address) else first_address()
 
 
 def source_towards(host: str) -> str:

@@ -27,6 +27,7 @@ from p2pcache.core.protocol.handshake import NONCE_BYTES, Challenge, Secret, Wel
 from p2pcache.errors import NotAllowed, P2PCacheError, RemoteProtocolError, Unreachable, UsageError
 from p2pcache.io.host.host_facts import look_up
 from p2pcache.io.http.client import AgentClient
+from p2pcache.io.http.exchange import reason_of
 from p2pcache.io.origins import OriginSettings, Retrying, open_origin
 from p2pcache.io.origins.repo import ROOT
 from p2pcache.io.security.tls import Tls, check_role, explain
@@ -197,9 +198,7 @@ def _translated(base: str, error: Exception) -> P2PCacheError:
     elif isinstance(error, RemoteProtocolError):
         reason = f"isn't one that we understand: {error}"
     else:
-        text = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
-        refused = isinstance(cause, ConnectionRefusedError)  # asyncio's own text is no sentence
-        reason = f"is not reachable: {'connection refused' if refused else text}"
+        reason = f"is not reachable: {reason_of(cause)}"
     return Unreachable(f"tracker {base} {reason}; check host, port, firewall, and that it runs")
 
 

@@ -207,9 +207,16 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
         return Unreachable(
             f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
         )
-    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    text = reason_of(error)
     if isinstance(error, socket.gaierror):
         return NoAgent(
             f"no agent at {address}: its name can't be resolved ({text}); check --agent, and that DNS answers"
         )
     return Lost(f"lost the agent at {address}: {text}; run the command again to resume")
+
+
+def reason_of(error: BaseException) -> str:
+    """The cause of a failed call in the system's words, without the error's number and class."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"  # asyncio's own text is no sentence
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -14,8 +14,7 @@ from p2pcache.io.disk.cache_dir import RECORDS
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder
 from tests.cli.conftest import Run
 from tests.cli.standalone.model_kit import same
-
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
+from tests.io.disk.owner_kit import give_away, needs_root
 
 
 @pytest.mark.parametrize("command", [["ls"], ["rm", "m"], ["prune"], ["verify", "m"], ["history"]])
@@ -157,7 +156,7 @@ def test_a_cache_of_another_user_is_left_alone(run: Run, model: Path, tmp_path: 
     """Its owner can neither link nor remove what root would leave in it."""
     run("pull", "team/m:v1")
     cache = tmp_path / "xdg/p2pcache"
-    _give_away(cache)
+    give_away(cache)
     commands: list[list[object]] = [["rm", "team/m:v1"], ["ls"], ["prune"], *_writers(model)]
     _all_refused(run, cache, commands)
     (cache / RECORDS).unlink()  # as the runbook says, if they are damaged
@@ -171,7 +170,7 @@ def test_a_cache_of_another_user_without_bytes_is_left_alone(
     cache = tmp_path / "xdg/p2pcache"
     cache.mkdir(parents=True)
     (cache / RECORDS).touch()
-    _give_away(cache)
+    give_away(cache)
     _all_refused(run, cache, _writers(model))
     assert [path.name for path in cache.iterdir()] == [RECORDS]
 
@@ -183,14 +182,8 @@ def test_an_empty_directory_of_another_user_becomes_a_cache(
     """Volumes of pods are made by another user than the one who pulls."""
     cache = tmp_path / "xdg/p2pcache"
     cache.mkdir(parents=True)
-    _give_away(cache)
+    give_away(cache)
     assert run("pull", "team/m:v1").exit_code == 0
-
-
-def _give_away(cache: Path) -> None:
-    """Let the directory and all in it belong to another user."""
-    for path in (cache, *cache.rglob("*")):
-        os.chown(path, 4321, 4321, follow_symlinks=False)
 
 
 def _writers(model: Path) -> list[list[object]]:

@@ -14,9 +14,9 @@ from p2pcache.errors import NotAllowed, Unreachable, UsageError
 from p2pcache.io.disk.cache_dir import BLOBS, check_owner, node_id, user_name
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models.store import Store
+from tests.io.disk.owner_kit import give_away, needs_root
 from tests.io.models.store_kit import small_file_system
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give files to others")
 MACHINE, OTHER = "0123456789abcdef0123456789abcdef\n", "fedcba9876543210fedcba9876543210\n"
 
 
@@ -195,8 +195,7 @@ def test_a_cache_that_lost_parts_of_its_frame_is_still_one(cache: Path, kept: st
 def test_a_cache_of_another_user_is_not_opened(cache: Path) -> None:
     """An agent that was run as root left files in it, with which its owner's agent couldn't start again."""
     Store.open(cache, min_free_bytes=0).close()
-    for path in (cache, *cache.rglob("*")):
-        os.chown(path, 4321, 4321)
+    give_away(cache)
     (cache / "lock").unlink()
     with pytest.raises(NotAllowed, match="4321's, who couldn't use files that root leaves in it"):
         Store.open(cache, min_free_bytes=0)
