@@ -16,6 +16,7 @@ from loadtest.kit.seaweed import Seaweed
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.origins.conftest import _one_loader, clean_env, s3_env, seaweed  # noqa: F401 - fixtures
+from tests.io.sources.cloud_kit import KEY
 from tests.io.sources.kit import Hub, Web, serving
 from tests.io.sources.registry_kit import HAVE_REGISTRY, pack
 
@@ -174,3 +175,21 @@ def filled(request: pytest.FixtureRequest) -> Iterator[Filled]:
     """An empty place of each kind of source."""
     with SOURCES[request.param](request) as opened:
         yield opened
+
+
+@pytest.fixture
+def cloud_env(clean_env: pytest.MonkeyPatch, tmp_path: Path) -> None:  # noqa: F811
+    """Credentials of three clouds, and none of this machine's."""
+    clean_env.setenv("HOME", str(tmp_path))  # no credentials of gcloud, az or netrc
+    clean_env.setenv("NO_GCE_CHECK", "true")
+    for name in ("ACCOUNT_NAME", "ACCOUNT_KEY"):
+        clean_env.setenv(f"AZURE_STORAGE_{name}", {"ACCOUNT_KEY": KEY}.get(name, "acme"))
+    clean_env.setenv("AWS_ACCESS_KEY_ID", "AKIA0000000000000000")
+    clean_env.setenv("AWS_SECRET_ACCESS_KEY", "s" * 40)
+    clean_env.setenv("AWS_REGION", "eu-west-1")
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with serving(Web()) as one:
+        yield one

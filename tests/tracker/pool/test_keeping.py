@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,80 +11,10 @@ from p2pcache.core.format.keep_record import KeepRecord
 from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.keep_orders import NO_SPACE, KeepOrders, Kept, KeptReport
 from p2pcache.errors import NoSpace, NotFound, UsageError
-from p2pcache.ids import Ref, format_node
-from p2pcache.tracker.app import TrackerApp
+from p2pcache.ids import format_node
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import REF, get, publish, tracker
-
-NAME = str(REF)
-OTHER = Ref.parse("team/other:v1")
-FILES = 64  # each of them one chunk; all of them one run
-
-
-class Keeper(FakeAgent):
-    """An agent that keeps what it is ordered to."""
-
-    def __init__(self, node: int, rack: str = "") -> None:
-        super().__init__(node)
-        self.rack = rack
-        self.told_lists = 0
-
-    async def announce(self) -> None:
-        states = tuple(self.state(digest) for digest in self.runs)
-        await self.send(
-            m.Announce(self.address, "0.1", self.rack, "", states, f"n{self.node}", keeps=True,
-                       role="cache", labels=("gpu=h100",), room_bytes=1 << 40)
-        )  # fmt: skip
-
-    @property
-    def orders(self) -> dict[str, bool]:
-        """Digests of the last list, with whether they are whole."""
-        lists = [x for x in self.mail if isinstance(x, KeepOrders)]
-        return {o.manifest_digest: o.whole for o in lists[-1].orders} if lists else {}
-
-    async def obey(self, digest: str) -> None:
-        await self.until(lambda: digest in self.orders)
-        await self.enter(digest, 1, 1)
-
-    @property
-    def lists(self) -> int:
-        return sum(isinstance(x, KeepOrders) for x in self.mail)
-
-
-async def say(agent: FakeAgent, what: str, **wish: Any) -> dict[str, Any]:
-    answer = await agent.ask(what, msgspec.json.encode(wish).decode() if wish else "")
-    found: dict[str, Any] = msgspec.json.decode(answer.data)
-    return found
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not true():
-            await asyncio.sleep(0.02)
-
-
-async def state(agent: FakeAgent, wanted: str) -> dict[str, Any]:
-    """The one row of what is kept, once it is in a state."""
-    async with asyncio.timeout(20):
-        while True:
-            rows = (await say(agent, "keeps"))["keeps"]
-            if rows and rows[0]["state"] == wanted:
-                return dict(rows[0])
-            await asyncio.sleep(0.05)
-
-
-@contextlib.asynccontextmanager
-async def members(one: TrackerApp, *agents: FakeAgent) -> AsyncIterator[None]:
-    async with contextlib.AsyncExitStack() as stack:
-        for each in agents:
-            await stack.enter_async_context(each.member(one.address))
-        yield
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2pcache.tracker.app.KEEP_LOOK_S", 0.05)
-    monkeypatch.setattr("p2pcache.tracker.pool.keeping.HEAR_S", 0.1)
+from tests.tracker.pool.keep_kit import FILES, NAME, OTHER, Keeper, eventually, members, say, state
 
 
 async def test_a_model_is_kept_over_the_trackers_restart(tmp_path: Path) -> None:
@@ -232,48 +160,6 @@ async def beat(*agents: FakeAgent) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_kept_name_that_moves_is_followed_and_a_bad_record_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
-    before, _ = publish(tmp_path, files=FILES)
-    a = Keeper(1)
-    async with tracker(tmp_path) as one, members(one, a):
-        await say(a, "keep", ref=NAME, everywhere=True, nodes="gpu=h100")
-        after, _ = publish(tmp_path, files=FILES + 1)
-        await eventually(lambda: a.orders == {before: True, after: True})
-        await a.obey(after)
-        await eventually(lambda: a.orders == {after: True})
-        record = tmp_path / "p2pcache/v1/intent/keep" / "/".join(REF.tag_key)
-        assert msgspec.json.decode(record.read_bytes(), type=KeepRecord).everywhere
-        record.write_bytes(b'{"generation":9,"everywhere":true,"nodes":"nonsense"}')
-        await asyncio.sleep(0.3)
-        assert "selector" in (await say(a, "keeps"))["keeps"][0]["trouble"]
-        record.write_bytes(b"spoilt")
-        await asyncio.sleep(0.3)
-        assert a.orders == {after: True}
-
-
-async def test_a_name_that_moves_twice_at_once_ends_the_first_orders(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The node of the first model wasn't told, and kept it until it connected again."""
-    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
-    first, _ = publish(tmp_path, files=FILES)
-    nodes = [Keeper(node) for node in range(1, 9)]
-
-    def ordered() -> set[str]:
-        return {digest for each in nodes for digest in each.orders}
-
-    async with tracker(tmp_path) as one, members(one, *nodes):
-        await say(nodes[0], "keep", ref=NAME, copies=1)
-        await eventually(lambda: ordered() == {first})
-        second, _ = publish(tmp_path, files=FILES + 1)
-        await eventually(lambda: ordered() == {first, second})
-        third, _ = publish(tmp_path, files=FILES + 2)
-        await eventually(lambda: ordered() == {second, third})
-
-
 async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
     digest, _ = publish(tmp_path, files=FILES)
     a = Keeper(1)
@@ -321,44 +207,6 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
         assert written().repairs == ()
 
 
-async def test_a_wish_that_was_ended_and_made_again_is_new(tmp_path: Path) -> None:
-    """At a tracker that has just started: it waited for ten minutes, as for what was there before."""
-    publish(tmp_path, files=FILES)
-    a = Keeper(1)
-    async with tracker(tmp_path) as one, members(one, a):
-        await say(a, "keep", ref=NAME, copies=1)
-    async with tracker(tmp_path) as two, members(two, a):
-        await state(a, "waiting")
-        await say(a, "keep", ref=NAME, off=True)
-        assert (await say(a, "keep", ref=NAME, copies=1))["state"] == "arriving"
-
-
-async def test_storage_that_has_forgotten_all_intents_ends_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A share that isn't mounted is an empty directory."""
-    monkeypatch.setattr("p2pcache.tracker.pool.keeping.READ_S", 0.1)
-    (tmp_path / "share").mkdir()
-    digest, _ = publish(tmp_path / "share", files=FILES)
-    a = Keeper(1)
-    async with tracker(tmp_path / "share") as one, members(one, a):
-        await say(a, "keep", ref=NAME, copies=1)
-        await a.obey(digest)
-        await state(a, "kept")
-        (tmp_path / "share").rename(tmp_path / "away")
-        (tmp_path / "share").mkdir()
-        await asyncio.sleep(0.5)
-        assert a.orders == {digest: False}
-        assert (await say(a, "keeps"))["keeps"][0]["state"] == "kept"
-    b = Keeper(2)
-    async with (
-        tracker(tmp_path / "share") as one,
-        members(one, b),
-    ):  # it starts before the share is there
-        await asyncio.sleep(0.5)
-        assert not b.lists, "an empty list would end what it keeps"
-
-
 async def test_what_is_kept_of_a_namespace_stays_within_its_quota(tmp_path: Path) -> None:
     publish(tmp_path, files=FILES)  # of five bytes each, all the same: one chunk
     a = Keeper(1)
@@ -401,14 +249,3 @@ async def test_a_selector_that_chooses_nobody_is_told_as_such(tmp_path: Path) ->
         assert (told["state"], told["target"]) == ("no nodes", 0)
         told = await say(a, "keep", ref=NAME, whole=True, copies=2, nodes="gpu=none")
         assert (told["state"], told["target"]) == ("no nodes", 2)
-
-
-async def test_a_model_whose_manifest_is_gone_is_kept_as_one_in_trouble(tmp_path: Path) -> None:
-    digest, _ = publish(tmp_path)
-    for path in tmp_path.rglob(f"*{digest}*"):
-        path.unlink()
-    a = Keeper(1)
-    async with tracker(tmp_path) as one, members(one, a):
-        row = await say(a, "keep", ref=NAME, copies=1)
-        assert row["state"] == "unknown"
-        assert digest in row["trouble"]
