@@ -181,6 +181,8 @@ class Imports:
             if len(known) == len(files):  # what was refused before costs no byte of the source
                 await self._admitted(wish, folder, known)
             await self._make_room(files, folder)
+            if not wish.copy:
+                await self._threads.run(source.need_parts, files)
             reading = Importing(
                 source, files, folder, keep=True, limiter=self._context.origin.limiter,
                 cancelled=job.cancelled.is_set,

@@ -1,14 +1,14 @@
 """A configured source: its reader, opened when it is first used, with retries around it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.origins.base import Body, OriginSettings
 from p2pcache.io.origins.retry import Attempts, ResumingBody, RetryPolicy, never
 from p2pcache.io.sources import open_reader
-from p2pcache.io.sources.base import SourceFile, SourceReader, checked
+from p2pcache.io.sources.base import NoRanges, SourceFile, SourceReader, checked
 from p2pcache.io.sources.settings import SourceSettings
 
 
@@ -55,6 +55,25 @@ class Source:
             return reader.open(file, offset, rest)
 
         return ResumingBody(opened, start, length, Attempts(self._policy, cancelled, file.key))
+
+    def need_parts(self, files: Sequence[SourceFile]) -> None:
+        """Find out, by the last byte of the largest file, that parts of files can be read.
+
+        Raises:
+            UsageError: nodes couldn't read a model there, each another part of it.
+            P2PCacheError: as a read of it.
+        """
+        largest = max(files, key=lambda file: file.size, default=None)
+        if largest is None or largest.size < 2:
+            return
+        try:
+            with self.open_file(largest, largest.size - 1, 1) as body:
+                body.readinto(memoryview(bytearray(1)))
+        except NoRanges as error:
+            raise UsageError(
+                f"{error}, so nodes can't share the reading; import with --copy, or serve the files by a server that "
+                "knows ranges (nginx, Caddy, `rclone serve http`)"
+            ) from None
 
     def rest(self) -> None:
         """Drop unused pooled connections."""
