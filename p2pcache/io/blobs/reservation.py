@@ -60,9 +60,10 @@ def filled_bytes(blobs: BlobPool) -> int:
 
 
 def usage(blobs: BlobPool) -> Usage:
-    """Bytes of models on this disk, and bytes free."""
+    """Bytes of models on this disk, and what is free."""
     cached, free = blobs.cached_bytes(), free_bytes(blobs.root)
-    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs))
+    inodes = free_inodes(blobs.root)
+    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs), inodes)
 
 
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:
