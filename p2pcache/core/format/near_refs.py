@@ -15,7 +15,7 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
 
     Args:
         ref: that names nothing.
-        known: refs that name something and may be told.
+        known: refs that name something and may be told; one that is this ref lies in this cache alone.
 
     Returns:
         For example `; team/llama has the tags v1, v2`; "": nothing is near.
@@ -24,6 +24,8 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
     for each in known:
         tags.setdefault(_name(each), set()).add(each.tag)
     mine = _name(ref)
+    if ref.tag in tags.get(mine, ()):
+        return "; this cache has it, from another storage or from before it was deleted there (`p2pcache ls`)"
     if mine in tags:
         found = sorted(tags[mine], key=_natural)
         near = difflib.get_close_matches(ref.tag, found, n=1)

@@ -12,6 +12,10 @@ KNOWN = [Ref.parse(text) for text in (
     ("team/llama:x", "; team/llama has the tags v1, v2, v10"),
     ("team/llama:v11", "; team/llama has the tags v1, v2, v10"),
     ("qwen", "; qwen has the tag a"),
+    (
+        "team/llama:v1",
+        "; this cache has it, from another storage or from before it was deleted there (`p2pcache ls`)",
+    ),
     ("team/lama:v1", "; did you mean team/llama:v1?"),
     ("team/lama:v3", "; did you mean team/llama:v10?"),
     ("taem/llama:v2", "; did you mean team/llama:v2?"),
