@@ -84,6 +84,13 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "version": "Print the version of this program.",
     },
 }
+# What people type who know docker, ollama, git, restic or the hub's client.
+ELSEWHERE = {
+    "download": "pull", "fetch": "pull", "get": "pull", "upload": "push", "list": "ls", "images": "ls",
+    "delete": "rm", "remove": "rm", "rmi": "rm", "inspect": "show", "info": "show", "check": "verify",
+    "gc": "prune", "forget": "rm", "stop": "cancel", "top": "stats", "logs": "history", "serve": "agent",
+    "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config",
+}  # fmt: skip
 _TITLES = {
     "models": "Models",
     "cache": "What stays here",
@@ -143,9 +150,10 @@ class Commands(click.Group):
             import difflib
 
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if not close:
+            word = ELSEWHERE.get(args[0]) or next(iter(close), "")
+            if not word:
                 raise
-            guess = f"{error.message.rstrip('.')} (did you mean {close[0]!r}?)"
+            guess = f"{error.message.rstrip('.')} (did you mean {word!r}?)"
             raise click.UsageError(guess, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

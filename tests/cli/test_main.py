@@ -65,6 +65,15 @@ def test_a_number_that_is_none_is_told_in_plain_words() -> None:
     assert "'two' is not a whole number" in main._usage_message(caught.value)
 
 
+@pytest.mark.parametrize(("typed", "meant"), main.ELSEWHERE.items())
+def test_words_of_other_programs_find_ours(run: Run, typed: str, meant: str) -> None:
+    assert meant in NAMES
+    assert typed not in NAMES
+    result = run(typed, "x")
+    assert result.exit_code == 2
+    assert f"(did you mean {meant!r}?)" in result.stderr
+
+
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
     result = run("pul")
     assert result.exit_code == 2
