@@ -26,6 +26,7 @@ import keyword
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 import click
@@ -114,6 +115,7 @@ from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not all
 """
 
 
+ONE_WISH_S = 0.1  # two signals within it are one; nobody presses Ctrl-C twice so quickly
 COLLECT_AFTER = 200_000  # new objects, some 40 MB; the start of a pull makes half as many
 
 
@@ -227,13 +229,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     """Unwind at the first signal; from then on a signal ends the process at once."""
+    first = time.monotonic()
+
+    def force(number: int, _frame: FrameType | None) -> None:
+        # `timeout` signals the process and then its group: the same wish twice, and the message would be lost.
+        if time.monotonic() - first > ONE_WISH_S:
+            os._exit(128 + number)
+
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _force)
+        signal.signal(each, force)
     raise Interrupted(number)
-
-
-def _force(number: int, _frame: FrameType | None) -> None:
-    os._exit(128 + number)
 
 
 def _usage_message(error: click.UsageError) -> str:

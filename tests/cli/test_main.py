@@ -87,11 +87,19 @@ def test_a_bare_group_helps(args: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("Usage: p2pcache")
 
 
-def test_the_second_signal_does_not_wait() -> None:
+def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
     with keeping_signals():
         with pytest.raises(Interrupted):
             main._interrupt(signal.SIGINT, None)
-        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is main._force
+        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(main, "ONE_WISH_S", 60.0)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended == []
+        monkeypatch.setattr(main, "ONE_WISH_S", 0.0)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended == [143]
 
 
 def test_a_bug_is_one_line_too(
