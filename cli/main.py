@@ -203,13 +203,15 @@ def main(argv: list[str] | None = None) -> int:
     except P2PCacheError as error:
         return _fail(args, error.exit_code, str(error))
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
+        from p2pcache.cli.support.output import emit
+
+        emit(error.format_message())
         return 0
     except click.UsageError as error:
         return _fail(args, 2, _usage_message(error))
     except click.ClickException as error:
         return _fail(args, 2, error.format_message())
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click exits where the reader of its help has gone
         from p2pcache.cli.support.output import abandon_stdout
 
         abandon_stdout()

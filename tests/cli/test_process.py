@@ -235,6 +235,16 @@ def test_a_pull_goes_on_without_its_reader(agent: FakeAgent, tmp_path: Path) -> 
     assert process.returncode == 0
 
 
+@pytest.mark.parametrize("words", [("--help",), ("pull", "--help"), ("--version",), ()])
+def test_help_whose_reader_has_gone_is_no_error(words: tuple[str, ...], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start(tmp_path, *words, stdout=writer)
+    os.close(writer)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0
+
+
 def test_a_stdout_that_is_full_is_said_in_one_line(agent: FakeAgent, tmp_path: Path) -> None:
     agent.document("GET /v1/models", {"models": []})
     for flags in ([], ["--json"]):
