@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.origins.base import Body, OriginSettings
+from p2pcache.io.origins.causes import one_line
 from p2pcache.io.origins.retry import Attempts, ResumingBody, RetryPolicy, never
 from p2pcache.io.sources import open_reader
 from p2pcache.io.sources.base import NoRanges, SourceFile, SourceReader, checked
@@ -99,6 +100,20 @@ def place_in(url: str, source_url: str) -> str | None:
     return url[len(base) + 1 :].strip("/") if url.startswith(f"{base}/") else None
 
 
+def _unheld(url: str) -> str:
+    """Why a URL can't be imported that lies in no source, and what would change that."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return f"not a URL: {one_line(url)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
+    site = rest.partition("/")[0].rpartition("@")[2]
+    root = "hf://" if scheme == "hf" else f"{scheme}://{site}" if site else "file:///DIR"
+    return (
+        f"no configured source holds {redacted(url)}; where the reading is done (by the agent, if one is here), put "
+        f'url = "{one_line(root)}" below [sources.NAME] in the settings file, or set P2PCACHE_SOURCES=NAME='
+        f"{one_line(root)}"
+    )
+
+
 class Sources:
     """The configured sources of one process, by name."""
 
@@ -136,10 +151,7 @@ class Sources:
             ):
                 best = source, place
         if best is None:
-            raise UsageError(
-                f"no configured source holds {redacted(url)}; put a section [sources.NAME] with a url that it "
-                "begins with into the settings file"
-            )
+            raise UsageError(_unheld(url))
         return best
 
     def close(self) -> None:

@@ -85,7 +85,9 @@ def test_a_server_without_ranges(run: Run, tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize(
     ("source", "ref", "code", "says"),
     [
-        ("hf://org/model", "m", 2, "[sources.NAME]"),
+        ("hf://org/model", "m", 2, 'url = "hf://" below [sources.NAME]'),
+        ("https://u:secret@h.example/m", "m", 2, "P2PCACHE_SOURCES=NAME=https://h.example"),
+        ("./model", "m", 2, "`p2pcache push DIR REF`"),
         ("LAKE/none", "m", 3, "no such directory"),
         ("LAKE/m", f"m@blake3:{'0' * 64}", 2, "leave the digest out"),
     ],
