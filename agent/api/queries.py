@@ -22,7 +22,7 @@ from p2pcache.agent.settings import EXAMINED, PATHS
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NotFound, P2PCacheError, Unreachable
+from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
 from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES
@@ -227,6 +227,7 @@ class Queries:
 
         Raises:
             Unreachable: no tracker configured, or it doesn't answer.
+            NotAllowed: it refuses this node.
         """
         link = self._context.link
         if link is None:
@@ -237,9 +238,14 @@ class Queries:
         while True:
             try:
                 return (await link.ask(what, text)).data
-            except Unreachable:
+            except Unreachable as error:
+                if link.refusal is not None:
+                    raise NotAllowed(str(link.refusal)) from None
                 if not link.may_move or time.monotonic() > until:
-                    raise
+                    told = (
+                        f"{error}; pulls go on without it; `p2pcache doctor` examines the way to it"
+                    )
+                    raise Unreachable(told) from None
             await asyncio.sleep(AGAIN_S)
 
     def settings(self) -> dict[str, object]:
