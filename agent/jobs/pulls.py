@@ -29,7 +29,7 @@ _LOOK_S = 0.05  # between two looks whether the wanted files are complete
 
 
 Bring = Callable[[Ref, str, NotFound], Awaitable[None]]
-"""From a tag, the URL of the model that it stands for, and the error that it is missing."""
+"""From a tag, the URL of the model that it stands for ("": of none), and the error that it is missing."""
 
 
 class Pulls:
@@ -61,7 +61,10 @@ class Pulls:
         try:
             resolved = await self._resolver.resolve(ref)
         except NotFound as error:
-            if not url or self._bring is None or isinstance(error, NoContainer):
+            if self._bring is None or isinstance(error, NoContainer):
+                raise
+            if not url:
+                await self._bring(ref, "", error)
                 raise
             self._bringing[url] += 1
             try:

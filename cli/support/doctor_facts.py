@@ -21,7 +21,7 @@ from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.cache_dir import user_name
-from p2pcache.io.disk.disk import MAKE_INODES, free_inodes
+from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES, free_inodes
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import is_wildcard
@@ -35,7 +35,6 @@ LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dea
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
 # The key beside all names, then all trackers at once, then the active one that they name.
 ALL_S = LOCAL_S + 2 * REMOTE_S + 1
-FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 
 

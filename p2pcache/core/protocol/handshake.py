@@ -131,7 +131,7 @@ def accept(
             # With the client's key: it may not have ours yet.
             return Welcome(node, _server_proof(key, challenge, said, node))
     raise NotAllowed(
-        "a member's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+        "a member's proof is wrong: it has no or another cluster key; give all the same --cluster-key-file"
     )
 
 
@@ -152,7 +152,7 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
         for key in secret.taken
     ):
         raise NotAllowed(
-            "the server's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+            "the server's proof is wrong: it has no or another cluster key; give all the same --cluster-key-file"
         )
 
 
