@@ -166,8 +166,7 @@ class MemberHub:
     ) -> None:
         """Refuse an agent whose node id a live member has; tell both of them, and operators."""
         record = self._tracking.registry.nodes.get(node)
-        fit = said.address if not m.unfit_text(said.address) else ""
-        other = fit or str(request.remote)
+        other = said.address or str(request.remote)
         member = record.member.address if record is not None else "?"
         self.log.on_twin(node, member, other)
         self.send_to(node, m.ClonedId(other))
