@@ -29,19 +29,17 @@ class Rooms:
     def __init__(self) -> None:
         """No node yet."""
         self.total: dict[NodeId, int] = {}
-        self.taken: dict[NodeId, int] = {}
+        self.taken = Counter[NodeId]()
 
     def left(self, node: NodeId) -> int:
         """What is left; below 0 where the room shrank."""
-        return self.total.get(node, 0) - self.taken.get(node, 0)
+        return self.total.get(node, 0) - self.taken[node]
 
     def book(self, node: NodeId, size: int) -> None:
         """Some is taken; below 0: given back."""
-        taken = self.taken.get(node, 0) + size
-        if taken:
-            self.taken[node] = taken
-        else:
-            self.taken.pop(node, None)
+        self.taken[node] += size
+        if not self.taken[node]:
+            del self.taken[node]
 
 
 def weights_of(
