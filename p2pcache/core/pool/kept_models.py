@@ -110,22 +110,17 @@ def take(
     for order in orders:
         pieces.setdefault(order.manifest_digest, []).append(order)
     after: dict[str, KeptModel] = {}
-    for digest, listed in pieces.items():
-        whole = any(order.whole for order in listed)
-        runs = ALL if whole else _union(listed)
+    for digest in (*pieces, *(before.keys() - pieces.keys())):
+        listed = pieces.get(digest, [])
         known = before.get(digest)
         if known is None:
-            after[digest] = KeptModel(ref_of(listed[0]), runs, whole, digest not in present)
-        else:
-            left = (known.leaving | known.ordered) & ~runs
-            after[digest] = known._replace(
-                ref=ref_of(listed[0]), ordered=runs, whole=whole, leaving=left
-            )
-    for digest in before.keys() - after.keys():
-        known = before[digest]
-        left = known.leaving | known.ordered
-        if known.brought and left:
-            after[digest] = known._replace(ordered=0, whole=False, leaving=left)
+            known = KeptModel(ref_of(listed[0]), 0, whole=False, brought=digest not in present)
+        whole = any(order.whole for order in listed)
+        runs = ALL if whole else _union(listed)
+        left = (known.leaving | known.ordered) & ~runs
+        if listed or (known.brought and left):
+            ref = ref_of(listed[0]) if listed else known.ref
+            after[digest] = known._replace(ref=ref, ordered=runs, whole=whole, leaving=left)
     return after
 
 
