@@ -97,9 +97,6 @@ def split(generation: int, orders: Iterable[KeepOrder]) -> list[KeepOrders]:
 def _cut(orders: Iterable[KeepOrder]) -> Iterator[KeepOrder]:
     """The orders, those with more ranges than a part holds in several pieces."""
     for order in orders:
-        if len(order.ranges) <= MAX_RANGES:
-            yield order
-            continue
-        for first in range(0, len(order.ranges), MAX_RANGES):
+        for first in range(0, len(order.ranges) or 1, MAX_RANGES):
             piece = order.ranges[first : first + MAX_RANGES]
             yield msgspec.structs.replace(order, ranges=piece)

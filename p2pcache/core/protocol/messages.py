@@ -7,7 +7,7 @@ the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the
 """
 
 from collections.abc import Collection
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -354,6 +354,7 @@ ToAgent = (
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
 _LONG = frozenset(bytes((0x90 | fields, tag)) for fields in range(16) for tag in (1, 2))
 
+T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
@@ -372,10 +373,7 @@ def decode_to_tracker(data: bytes) -> ToTracker:
     """
     if len(data) > MAX_SHORT_BYTES and data[:2] not in _LONG:
         raise RemoteProtocolError(f"a message of {len(data)} bytes that lists no swarms")
-    try:
-        return _to_tracker.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"bad message from an agent: {error}") from None
+    return _decode(_to_tracker, data, "an agent")
 
 
 def decode_to_agent(data: bytes) -> ToAgent:
@@ -384,7 +382,11 @@ def decode_to_agent(data: bytes) -> ToAgent:
     Raises:
         RemoteProtocolError: not a message of this protocol.
     """
+    return _decode(_to_agent, data, "the tracker")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, sender: str) -> T:
     try:
-        return _to_agent.decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"bad message from the tracker: {error}") from None
+        raise RemoteProtocolError(f"bad message from {sender}: {error}") from None
