@@ -121,7 +121,7 @@ def check_text(text: str) -> None:
 
 def check_patterns(given: tuple[list[str], list[str]]) -> None:
     with contextlib.suppress(UsageError, NotFound):
-        file_filter.pick(_LAYOUT, *given)
+        file_filter.pick_paths(list(_LAYOUT.blob_of_file), *given)
 
 
 def check_frame(given: tuple[int, int, int, int, int, bytes]) -> None:
@@ -211,7 +211,7 @@ _TO_TRACKER: list[msgspec.Struct] = [
 _TO_AGENT: list[m.ToAgent] = [
     m.Settled(1, "file:///x", 1.0, 30.0), m.Swarm(DIGEST, 1, True, (m.Member(2, "10.0.0.2:1"),)),
     m.Grant(DIGEST, 1, (1, 2)), m.Revoke(DIGEST, (1,)), m.Stop(DIGEST, 1, "x"), m.Poll(DIGEST),
-    m.Answer(1, b"x"), m.Refusal(1, 4, "x"), m.Warm(1, "a:b"), m.ClonedId("x"),
+    m.Answer(1, b"x"), m.Refusal(1, 4, "x"), m.ClonedId("x"),
     KeepOrders(1, 0, 1, (KeepOrder("a", "b", "c", DIGEST, ((0, 2),)),)),
 ]  # fmt: skip
 _ENTRY = {

@@ -231,8 +231,6 @@ class MemberHub:
         self.messages[kind] = self.messages.get(kind, 0) + 1
         if isinstance(message, m.Ask):
             self._ask(connection, message)
-        elif isinstance(message, m.Warmed):
-            self._questions.warming.on_answer(connection.node, message)
         elif isinstance(message, m.NodeAnswer):
             self._questions.of_nodes.on_told(connection.node, message)
         else:

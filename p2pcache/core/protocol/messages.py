@@ -109,7 +109,7 @@ class Announce(_Message, tag=1, frozen=True):
     site: Text = ""
     swarms: tuple[SwarmState, ...] = ()
     name: Text = ""  # what people call the node, for example its Kubernetes node name
-    warms: bool = False  # it understands `Warm`
+    warms: bool = False  # it understands the question "warm"
     # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
     instance: int = 0
     tells: bool = False  # it understands `NodeQuestion`
@@ -211,18 +211,8 @@ class Ask(_Message, tag=9, frozen=True):
     offset: int = 0
 
 
-class Warmed(_Message, tag=10, frozen=True):
-    """The one answer to a `Warm`: the state of the model there, or an exit code and one line."""
-
-    id: int
-    state: str = ""  # "had", "getting" or "started"
-    digest: str = ""
-    code: int = 0
-    message: str = ""
-
-
 class NodeAnswer(_Message, tag=11, frozen=True):
-    """The one answer to a `NodeQuestion`: rows as JSON or a manifest's bytes, or an exit code and one line."""
+    """The one answer to a `NodeQuestion`: rows as JSON, a manifest's bytes or a state, or an exit code and one line."""
 
     id: int
     data: bytes = b""
@@ -307,13 +297,6 @@ class Refusal(_Message, tag=39, frozen=True):
     message: str
 
 
-class Warm(_Message, tag=40, frozen=True):
-    """The agent fetches this model, after all models that somebody waits for. Sent only to agents that said `warms`."""
-
-    id: int
-    ref: str
-
-
 class ClonedId(_Message, tag=41, frozen=True):
     """Another live agent has the same node id and was refused. Sent only to agents that announced an `instance`."""
 
@@ -333,22 +316,23 @@ class NodeQuestion(_Message, tag=42, frozen=True):
     """What runs ("pulls") or ended ("history") on this node, how full is it ("room"), why has it a model ("model")?
 
     "manifest": the next `NODE_MANIFEST_BYTES` of a model's manifest; fewer: it ends there.
-    Sent only to agents that announced `tells`.
+    "warm": fetch a model, after all that somebody waits for; answered with its state: "had", "getting" or "started".
+    Sent only to agents that announced `tells`, "warm" to those that announced `warms`.
     """
 
     id: int
     what: str
     limit: int = 0  # rows; of "manifest": where the part begins
-    text: str = ""  # of "model" and "manifest": the manifest's digest
+    text: str = ""  # of "model" and "manifest": the manifest's digest; of "warm": a ref
 
 
 ToTracker = (
-    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
-    | NodeAnswer | KeptReport
+    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | NodeAnswer
+    | KeptReport
 )  # fmt: skip
 ToAgent = (
-    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
-    | NodeQuestion | Standby | KeepOrders
+    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | ClonedId | NodeQuestion
+    | Standby | KeepOrders
 )  # fmt: skip
 
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
