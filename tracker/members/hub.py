@@ -127,9 +127,7 @@ class MemberHub:
                 async with asyncio.timeout(HANDSHAKE_S):
                     node = await greet(socket, self._secret, self._node, bearer)
                     trust(request)
-                    first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
-                if not isinstance(first, m.Announce):
-                    raise RemoteProtocolError("a member's first message is its announcement")
+                    first = self._announcement(node, await receive(socket, m.MAX_MESSAGE_BYTES))
                 if not self._twins.admit(node, first.instance):
                     await self._refuse_twin(request, socket, node, first)
                     return socket
@@ -160,6 +158,17 @@ class MemberHub:
                     await self._empty.wait()
 
     # -- one member --------------------------------------------------------------------------------
+
+    def _announcement(self, node: NodeId, data: bytes) -> m.Announce:
+        """The first message of a node that has proved itself; people hear of one that makes no sense."""
+        try:
+            first = m.decode_to_tracker(data)
+            if not isinstance(first, m.Announce):
+                raise RemoteProtocolError("a member's first message is its announcement")
+        except RemoteProtocolError as error:
+            self.log.on_dropped(node, error)
+            raise
+        return first
 
     async def _refuse_twin(
         self, request: web.Request, socket: web.WebSocketResponse, node: NodeId, said: m.Announce
