@@ -14,7 +14,7 @@ from p2pcache.core.protocol.keep_orders import (
 )
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.errors import RemoteProtocolError, UsageError
-from p2pcache.ids import Ref, RunSet, is_digest
+from p2pcache.ids import Ref, RunSet
 
 
 class KeptModel(NamedTuple):
@@ -87,8 +87,6 @@ def ref_of(order: KeepOrder) -> Ref:
     Raises:
         RemoteProtocolError: it names none.
     """
-    if not is_digest(order.manifest_digest):
-        raise RemoteProtocolError("an order to keep without a digest")
     text = f"{order.namespace}/{order.name}:{order.tag}@blake3:{order.manifest_digest}"
     try:
         return Ref.parse(text)
