@@ -40,7 +40,6 @@ class OrderUpdate:
 
     def __init__(self) -> None:
         """Nothing has come."""
-        self._generation = -1
         self._parts: list[KeepOrders] = []
 
     def take_part(self, part: KeepOrders) -> list[KeepOrder] | None:
@@ -49,17 +48,15 @@ class OrderUpdate:
         Raises:
             RemoteProtocolError: no honest tracker sends this.
         """
+        before, self._parts = self._parts, []
         check_part(part)
-        if part.part == 0:
-            self._generation, self._parts = part.generation, []
-        if part.generation != self._generation or part.part != len(self._parts):
-            return None  # of a list whose beginning was lost; another one will come
-        self._parts.append(part)
-        if len(self._parts) < part.parts:
+        parts = [*(before if part.part else ()), part]
+        if len(parts) != part.part + 1:
+            return None  # of a list whose beginning was no good; another one will come
+        if len(parts) < part.parts:
+            self._parts = parts
             return None
-        orders = [order for each in self._parts for order in each.orders]
-        self._generation, self._parts = -1, []
-        return orders
+        return [order for each in parts for order in each.orders]
 
 
 def check_part(part: KeepOrders) -> None:
