@@ -158,13 +158,15 @@ class AgentApp:
         self.queries = Queries(
             self.context, self.resolver, self.downloads, self.metrics, self.governor
         )
-        self.answers = NodeAnswers(self.context, self.queries.pulls, self.journal, self.room.state)
         misses = Misses(
             self.context, self.imports, self.pushes, known_sources, self.resolver.resolve
         )
         pulls = fetching.pulls(misses.bring)
         book = PendingWarms(Path(settings.cache_dir) / WARMS_FILE)
         self.warms = Warms(self.context, self.downloads, pulls, book)
+        self.answers = NodeAnswers(
+            self.context, self.queries.pulls, self.journal, self.room.state, self.warms.on_told
+        )
         self.keeps = Keeps(self.context, self.downloads, pulls, fetching.order, fetching.spellings)
         self.metrics.kept = self.keeps.figures
         self.api = Api(
@@ -315,12 +317,10 @@ class AgentApp:
 
     def tracker_said(self, message: m.ToAgent) -> None:
         """Hand a message of the tracker to the part that it is for."""
-        if isinstance(message, m.Warm):
-            self.warms.on_warm(message)
-        elif isinstance(message, m.NodeQuestion):
+        if isinstance(message, m.NodeQuestion):
             self.answers.on_question(message)
             return
-        elif isinstance(message, KeepOrders):
+        if isinstance(message, KeepOrders):
             self.tasks.spawn_contained(self.keeps.on_orders(message), name="keep-orders")
             return
         if isinstance(message, m.ClonedId):

@@ -70,7 +70,8 @@ async def settle(
                     return said
                 if not isinstance(said, m.Standby):
                     raise RemoteProtocolError("the tracker's first message isn't Settled")
-                active, news = "" if m.unfit_text(said.active) else said.active, news + 1
+                route.standby = target
+                active, news = said.active, news + 1
                 if route.lead_to(active, again=news > 1):
                     raise link_trouble.Elsewhere(active)
     except RemoteProtocolError:

@@ -386,6 +386,8 @@ class TrackerLink:
     def _on_failure(self, target: Target, error: Exception) -> None:
         if isinstance(error, link_trouble.Elsewhere | link_trouble.NoneActive):
             self._pause_s = FIRST_RETRY_S  # a standby is there, so it won't be long
+        elif target == self._route.standby:
+            self._route.standby = None
         if isinstance(error, link_trouble.Elsewhere):
             return
         self.tried.set()

@@ -66,6 +66,7 @@ class TrackerRoute:
                     f"in mTLS mode the tracker's URL begins with https://; {url} doesn't"
                 )
         self.reached: Target | None = None  # it answers, and we may be waiting there
+        self.standby: Target | None = None  # it answered so, and hasn't failed since
         self.failures: dict[Target, str] = {}
         """Why each tracker that was dialled didn't take us, since we were a member last."""
         self._addresses_of = addresses_of or _addresses_of
@@ -95,8 +96,11 @@ class TrackerRoute:
 
     @property
     def hopeful(self) -> bool:
-        """Whether one of several trackers may be or become the active one: it answers, or hasn't failed us."""
-        away = self.failures.keys() - {self.reached}
+        """Whether one of several trackers may be or become the active one: it answers, or hasn't failed us.
+
+        A standby answers, also between two of our visits to it.
+        """
+        away = self.failures.keys() - {self.reached, self.standby}
         return self.several and any(target not in away for target in self._all)
 
     async def next_target(self) -> Target:

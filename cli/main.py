@@ -26,6 +26,7 @@ import keyword
 import os
 import signal
 import sys
+import time
 from types import FrameType
 
 import click
@@ -84,6 +85,13 @@ COMMANDS: dict[str, dict[str, str]] = {  # folder of commands/, word, line in th
         "version": "Print the version of this program.",
     },
 }
+# What people type who know docker, ollama, git, restic or the hub's client.
+ELSEWHERE = {
+    "download": "pull", "fetch": "pull", "get": "pull", "upload": "push", "list": "ls", "images": "ls",
+    "delete": "rm", "remove": "rm", "rmi": "rm", "inspect": "show", "info": "show", "check": "verify",
+    "gc": "prune", "forget": "rm", "stop": "cancel", "top": "stats", "logs": "history", "serve": "agent",
+    "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config",
+}  # fmt: skip
 _TITLES = {
     "models": "Models",
     "cache": "What stays here",
@@ -107,6 +115,7 @@ from P2PCACHE_ORIGIN. Exit codes: 0 done, 1 bug, 2 usage, 3 not found, 4 not all
 """
 
 
+ONE_WISH_S = 0.1  # two signals within it are one; nobody presses Ctrl-C twice so quickly
 COLLECT_AFTER = 200_000  # new objects, some 40 MB; the start of a pull makes half as many
 
 
@@ -143,9 +152,10 @@ class Commands(click.Group):
             import difflib
 
             close = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if not close:
+            word = ELSEWHERE.get(args[0]) or next(iter(close), "")
+            if not word:
                 raise
-            guess = f"{error.message.rstrip('.')} (did you mean {close[0]!r}?)"
+            guess = f"{error.message.rstrip('.')} (did you mean {word!r}?)"
             raise click.UsageError(guess, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -193,13 +203,15 @@ def main(argv: list[str] | None = None) -> int:
     except P2PCacheError as error:
         return _fail(args, error.exit_code, str(error))
     except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
+        from p2pcache.cli.support.output import emit
+
+        emit(error.format_message())
         return 0
     except click.UsageError as error:
         return _fail(args, 2, _usage_message(error))
     except click.ClickException as error:
         return _fail(args, 2, error.format_message())
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click exits where the reader of its help has gone
         from p2pcache.cli.support.output import abandon_stdout
 
         abandon_stdout()
@@ -219,13 +231,16 @@ def main(argv: list[str] | None = None) -> int:
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
     """Unwind at the first signal; from then on a signal ends the process at once."""
+    first = time.monotonic()
+
+    def force(number: int, _frame: FrameType | None) -> None:
+        # `timeout` signals the process and then its group: the same wish twice, and the message would be lost.
+        if time.monotonic() - first > ONE_WISH_S:
+            os._exit(128 + number)
+
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, _force)
+        signal.signal(each, force)
     raise Interrupted(number)
-
-
-def _force(number: int, _frame: FrameType | None) -> None:
-    os._exit(128 + number)
 
 
 def _usage_message(error: click.UsageError) -> str:

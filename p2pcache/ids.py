@@ -104,7 +104,12 @@ def parse_wanted(text: str) -> Wanted:
     repo, _, revision = rest.partition("@")
     org, slash, name = repo.partition("/")
     tag = revision or "main"
-    if scheme != "hf" or not slash or not _TAG.fullmatch(tag):
+    if scheme != "hf":
+        raise UsageError(
+            f"not a model ref: {text[:MAX_SHOWN]!r}; to pull what lies elsewhere, first give it a name: "
+            "`p2pcache import URL team/llama:v3`"
+        )
+    if not slash or not _TAG.fullmatch(tag):
         raise UsageError(
             f"not a model of a hub: {text[:MAX_SHOWN]!r}; expected hf://ORG/REPO[@REVISION], and a revision without a "
             "slash"

@@ -127,6 +127,12 @@ def test_errors_survive_the_way_through_a_code() -> None:
     assert errors.InvalidManifest.exit_code == errors.OriginChanged.exit_code == 6
 
 
+@pytest.mark.parametrize("url", ["s3://lake/m", "https://hub.example/org/m"])
+def test_a_url_is_no_ref_and_is_imported(url: str) -> None:
+    with pytest.raises(errors.UsageError, match=r"not a model ref: .*; .*`p2pcache import URL "):
+        parse_wanted(url)
+
+
 @pytest.mark.parametrize("revision", ["", "@v1.2"])
 def test_a_model_of_a_hub_is_a_ref_with_its_capitals(revision: str) -> None:
     wanted = parse_wanted(f"hf://Qwen/Qwen3-8B{revision}")

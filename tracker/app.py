@@ -101,10 +101,10 @@ class TrackerApp:
         self._clock.on_stood_still = self.tracking.on_stood_still
         self._tenure = tenure
         self._views = Views(self.tracking, self.catalog, self._clock)
-        warming = Warming(self.tracking, self.catalog, self._clock)
         self._last_hour = LastHour(self.tracking, self._clock)
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
+        warming = Warming(self.tracking, self.catalog, self._clock, of_nodes)
         admission = Admission(self.tracking, settings.namespace_quotas, self._clock)
         self.keeping = Keeping(
             self.tracking, self.catalog, self._clock, admission=admission, grace_s=settings.keep_grace_s,
@@ -121,7 +121,7 @@ class TrackerApp:
             catalog=self.catalog, tasks=self._tasks, clock=self._clock, last_hour=self._last_hour,
             certified=self.tls is not None,
         )  # fmt: skip
-        warming.send_to = of_nodes.send_to = self.keeping.send_to = self.members.send_to
+        of_nodes.send_to = self.keeping.send_to = self.members.send_to
         self._views.pool_state = self.keeping.told.node_state
         self._views.kept = self.keeping.keeper.copies
         self._views.connected = lambda: len(self.members)

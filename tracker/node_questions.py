@@ -9,7 +9,7 @@ import msgspec
 from p2pcache.core.coordinator.tracker_state import TrackerState
 from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of
 from p2pcache.core.protocol import messages as m
-from p2pcache.errors import UsageError
+from p2pcache.errors import Unreachable, UsageError
 from p2pcache.ids import NodeId, format_node, parse_node
 from p2pcache.io import pools
 from p2pcache.io.tasks import Shared
@@ -131,7 +131,7 @@ class NodeQuestions:
         asked = [n for n in rows if n in members and members[n].connected and members[n].said.tells]
         chosen = asked[:MAX_HOLDERS]
         answers = await asyncio.gather(
-            *(self._ask_node(node, "model", 1, found["digest"]) for node in chosen)
+            *(self.ask_node(node, "model", 1, found["digest"], ANSWER_S) for node in chosen)
         )
         for node, answer in zip(chosen, answers, strict=True):
             for row in _rows(answer, ModelRow) or ():
@@ -149,8 +149,8 @@ class NodeQuestions:
         for node in holders[:MANIFEST_TRIES]:
             data = bytearray()
             while len(data) <= MAX_MANIFEST_BYTES:
-                said = await self._ask_node(node, "manifest", len(data), digest)
-                if said is None or said.code:
+                said = await self.ask_node(node, "manifest", len(data), digest, ANSWER_S)
+                if said.code:
                     break
                 data += said.data
                 if len(said.data) < m.NODE_MANIFEST_BYTES:
@@ -173,31 +173,35 @@ class NodeQuestions:
         older = sum(record.connected and not record.said.tells for record in members.values())
         chosen = able[:MAX_NODES]
         names = {node: members[node].said.name for node in chosen}
-        answers = await asyncio.gather(*(self._ask_node(node, what, limit) for node in chosen))
+        answers = await asyncio.gather(
+            *(self.ask_node(node, what, limit, "", ANSWER_S) for node in chosen)
+        )
         said = dict(zip(chosen, answers, strict=True))
         rows, odd = await pools.WORK.run(_gathered, said, names, KINDS[what], limit)
         return {what: rows, "silent": len(able) - len(chosen) + odd, "older": older}
 
-    async def _ask_node(
-        self, node: NodeId, what: str, limit: int, text: str = ""
-    ) -> m.NodeAnswer | None:
+    async def ask_node(
+        self, node: NodeId, what: str, limit: int, text: str, limit_s: float
+    ) -> m.NodeAnswer:
+        """Ask one member. One that says nothing within `limit_s` has refused; the others are `NodeQuestion`'s."""
         self._number += 1
         number = self._number
         future: asyncio.Future[m.NodeAnswer] = asyncio.get_running_loop().create_future()
         self._asked[node, number] = future
         try:
             if not self.send_to(node, m.NodeQuestion(number, what, limit, text)):
-                return None
-            async with asyncio.timeout(ANSWER_S):
+                return m.NodeAnswer(number, code=Unreachable.exit_code, message="it has just left")
+            async with asyncio.timeout(limit_s):
                 return await future
         except TimeoutError:
-            return None
+            late = f"no answer within {limit_s:.0f} s; it may do it all the same"
+            return m.NodeAnswer(number, code=Unreachable.exit_code, message=late)
         finally:
             del self._asked[node, number]
 
 
 def _gathered(
-    said: Mapping[NodeId, m.NodeAnswer | None],
+    said: Mapping[NodeId, m.NodeAnswer],
     names: Mapping[NodeId, str],
     kind: type[Row],
     limit: int,
@@ -214,9 +218,9 @@ def _gathered(
     return [row for _, row in found[:MAX_ROWS]], odd
 
 
-def _rows(said: m.NodeAnswer | None, kind: type[Row]) -> list[Row] | None:
+def _rows(said: m.NodeAnswer, kind: type[Row]) -> list[Row] | None:
     """The rows of an answer; None: there is none, or it makes no sense."""
-    if said is None or said.code or len(said.data) > MAX_DATA:
+    if said.code or len(said.data) > MAX_DATA:
         return None
     try:
         rows: list[Row] = msgspec.json.decode(said.data, type=list[kind])  # type: ignore[valid-type]

@@ -6,7 +6,7 @@ It does so once. A node that loses the model later is not told again.
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,12 +15,13 @@ from p2pcache.core.format import manifest as manifests
 from p2pcache.core.membership.registry import Node
 from p2pcache.core.membership.replica_placement import choose
 from p2pcache.core.protocol import messages as m
-from p2pcache.errors import Unreachable, UsageError
+from p2pcache.errors import UsageError
 from p2pcache.ids import NodeId, Ref, format_node
 from p2pcache.io import pools
 from p2pcache.io.clock import Clock
 from p2pcache.io.tasks import Turns
 from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.node_questions import NodeQuestions
 
 _log = logging.getLogger(__name__)
 
@@ -39,14 +40,13 @@ class Wish(msgspec.Struct, forbid_unknown_fields=True):
 class Warming:
     """Chooses nodes, tells them, and gathers their answers."""
 
-    def __init__(self, tracking: TrackerState, catalog: Catalog, clock: Clock) -> None:
-        self.send_to: Callable[[int, m.ToAgent], bool] = lambda _node, _message: False
-        """Sends a member a message; False: it isn't connected."""
+    def __init__(
+        self, tracking: TrackerState, catalog: Catalog, clock: Clock, of_nodes: NodeQuestions
+    ) -> None:
         self._tracking = tracking
         self._catalog = catalog
         self._clock = clock
-        self._asked: dict[tuple[NodeId, int], asyncio.Future[m.Warmed]] = {}  # by node and number
-        self._number = 0
+        self._of_nodes = of_nodes
         self._turns = Turns()
 
     async def warm(self, text: str) -> dict[str, object]:
@@ -81,18 +81,12 @@ class Warming:
             "replicas": wish.replicas, "have": have, "older": before.older, "nodes": rows,
         }  # fmt: skip
 
-    def on_answer(self, node: NodeId, said: m.Warmed) -> None:
-        """A member answered."""
-        future = self._asked.get((node, said.id))
-        if future is not None and not future.done():
-            future.set_result(said)
-
     async def _tell_nodes(
         self, ref: Ref, digest: str, replicas: int, size_bytes: int
-    ) -> list[tuple[NodeId, Node, m.Warmed]]:
+    ) -> list[tuple[NodeId, Node, m.NodeAnswer]]:
         """Tell as many nodes as are missing, and further ones in place of those that refuse."""
         dice = random.Random(int(digest[:16], 16) ^ self._tracking.epoch)
-        told: dict[NodeId, tuple[NodeId, Node, m.Warmed]] = {}
+        told: dict[NodeId, tuple[NodeId, Node, m.NodeAnswer]] = {}
         deadline = self._clock.now() + ALL_S
         while (left_s := deadline - self._clock.now()) > 0:
             spread = self._tracking.replica_placement(digest)
@@ -106,35 +100,20 @@ class Warming:
             if not chosen:
                 break
             limit_s = min(TOLD_S, left_s)
-            answers = await asyncio.gather(*(self._ask_node(node, ref, limit_s) for node in chosen))
+            ask = self._of_nodes.ask_node
+            answers = await asyncio.gather(*(ask(n, "warm", 0, str(ref), limit_s) for n in chosen))
             for node, said in zip(chosen, answers, strict=True):
                 told[node] = (node, fresh[node], said)
                 if not said.code:
-                    self._tracking.on_warming(node, said.digest)
+                    self._tracking.on_warming(node, digest)
         return list(told.values())
 
-    async def _ask_node(self, node: NodeId, ref: Ref, limit_s: float) -> m.Warmed:
-        self._number += 1
-        number = self._number
-        future: asyncio.Future[m.Warmed] = asyncio.get_running_loop().create_future()
-        self._asked[node, number] = future
-        try:
-            if not self.send_to(node, m.Warm(number, str(ref))):
-                return m.Warmed(number, code=Unreachable.exit_code, message="it has just left")
-            async with asyncio.timeout(limit_s):
-                return await future
-        except TimeoutError:
-            late = f"no answer within {limit_s:.0f} s; it may fetch the model all the same"
-            return m.Warmed(number, code=Unreachable.exit_code, message=late)
-        finally:
-            del self._asked[node, number]
 
-
-def _answer(node: NodeId, record: Node, said: m.Warmed) -> dict[str, object]:
+def _answer(node: NodeId, record: Node, said: m.NodeAnswer) -> dict[str, object]:
     if said.code:
         refusal: Mapping[str, object] = {"code": said.code, "message": said.message[:500]}
         return _named(node, record) | {"state": "refused", **refusal}
-    return _named(node, record) | {"state": said.state[:20]}
+    return _named(node, record) | {"state": said.data[:20].decode(errors="replace")}
 
 
 def _named(node: NodeId, record: Node) -> dict[str, object]:

@@ -22,9 +22,10 @@ from p2pcache.agent.settings import EXAMINED, PATHS
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.swarm.events import Source
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NotFound, P2PCacheError, Unreachable
+from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
+from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES
 from p2pcache.io.signatures.in_origin import add_signature
 
 log = logging.getLogger(__name__)
@@ -114,10 +115,13 @@ class Queries:
     def _no_room(self) -> list[str]:
         """A warning if no new model fits on the cache's disk. Models that are here are served and loaded all the same.
 
-        With a quota old models make room by themselves, up to just that.
+        With a quota old models make room for bytes by themselves, up to just that.
         """
-        store = self._context.store
-        free, kept = self._context.usage.free_bytes, store.min_free_bytes
+        store, usage = self._context.store, self._context.usage
+        if usage.free_inodes is not None and usage.free_inodes < FEW_INODES:
+            left = f"{usage.free_inodes} inodes left for {store.root}"
+            return [f"no new model fits: {left}; {MAKE_INODES}"]
+        free, kept = usage.free_bytes, store.min_free_bytes
         if free > kept or store.limits.quota_bytes:
             return []
         said = f"{format_bytes(free)} free, {format_bytes(kept)} are kept free (min_free_bytes)"
@@ -223,6 +227,7 @@ class Queries:
 
         Raises:
             Unreachable: no tracker configured, or it doesn't answer.
+            NotAllowed: it refuses this node.
         """
         link = self._context.link
         if link is None:
@@ -233,9 +238,14 @@ class Queries:
         while True:
             try:
                 return (await link.ask(what, text)).data
-            except Unreachable:
+            except Unreachable as error:
+                if link.refusal is not None:
+                    raise NotAllowed(str(link.refusal)) from None
                 if not link.may_move or time.monotonic() > until:
-                    raise
+                    told = (
+                        f"{error}; pulls go on without it; `p2pcache doctor` examines the way to it"
+                    )
+                    raise Unreachable(told) from None
             await asyncio.sleep(AGAIN_S)
 
     def settings(self) -> dict[str, object]:

@@ -21,6 +21,7 @@ from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File, encode, make_manifest
 from p2pcache.core.format.source_record import SourceRecord
 from p2pcache.core.swarm.events import Source as Taken
+from p2pcache.core.units import format_bytes
 from p2pcache.errors import Conflict, NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, RunSet
 from p2pcache.io.disk.disk import disk_errors, free_bytes
@@ -181,6 +182,8 @@ class Imports:
             if len(known) == len(files):  # what was refused before costs no byte of the source
                 await self._admitted(wish, folder, known)
             await self._make_room(files, folder)
+            if not wish.copy:
+                await self._threads.run(source.need_parts, files)
             reading = Importing(
                 source, files, folder, keep=True, limiter=self._context.origin.limiter,
                 cancelled=job.cancelled.is_set,
@@ -225,8 +228,10 @@ class Imports:
             over = usage.filled_bytes + coming - quota if quota else 0
             if not coming or max(short, over) <= 0:
                 return
+            lacking = format_bytes(max(short, over))
             error = NoSpace(
-                f"the model needs {coming} bytes more in {store.root}, and {max(short, over)} too few are free",
+                f"the model needs {format_bytes(coming)} more in {store.root}, {lacking} more than are free; make room "
+                "with `p2pcache rm` or `p2pcache prune --all`",
                 coming_bytes=coming, short_bytes=max(short, over),
             )  # fmt: skip
             if not await self._evict_for(error, ""):

@@ -13,7 +13,7 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.imports.imports import Imports, Wish
 from p2pcache.agent.jobs.pushes import Pushes
 from p2pcache.errors import NotFound, P2PCacheError, without_frames
-from p2pcache.ids import Ref, is_spelling_of, ref_of_hub
+from p2pcache.ids import Ref, hub_url, is_spelling_of, ref_of_hub
 from p2pcache.io.imports.import_turn import RENEW_S, ImportTurn
 from p2pcache.io.sources.source import Source, Sources
 from p2pcache.io.tasks import Shared, Threads
@@ -70,15 +70,22 @@ class Misses:
 
         Args:
             ref: the tag.
-            url: of the model, as `hf://ORG/REPO@REVISION`.
-            missing: the error about the missing tag, which is raised where no source may be asked.
+            url: of the model, as `hf://ORG/REPO@REVISION`; "": the tag stands for none.
+            missing: the error about the missing tag.
 
         Raises:
-            NotFound: `missing`, or the source has no such model either.
+            NotFound: no source may be asked, or it has no such model either.
             P2PCacheError: as `Imports.import_shared`.
         """
-        if self.source_for(url, ref) is None:
+        if not url and self.source_for(hub_url(f"{ref.namespace}/{ref.name}", "main"), ref) is None:
             raise missing
+        if not url:
+            raise NotFound(f"{missing}; or, from the hub: `p2pcache pull hf://ORG/REPO`")
+        if self.source_for(url, ref) is None:
+            raise NotFound(
+                f"{missing}; it isn't imported by itself, as no source of this node allows that for {url} (on_miss and "
+                f"namespaces of [sources.NAME]); by hand: `p2pcache import {url} {ref.short}`"
+            )
         at, error = self._failed.get(url, (0.0, missing))
         if at and time.monotonic() - at < FAILED_S:
             raise type(error)(str(error))

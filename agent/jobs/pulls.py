@@ -14,7 +14,7 @@ from p2pcache.agent.downloads.spellings import Spellings
 from p2pcache.agent.jobs.events import Events, while_waiting
 from p2pcache.agent.journal import Journal
 from p2pcache.core import bitset
-from p2pcache.core.format.file_filter import name_of, pick, runs_of
+from p2pcache.core.format.file_filter import name_of, pick_paths, runs_of
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import IntegrityError, NotFound
 from p2pcache.ids import Ref
@@ -29,7 +29,7 @@ _LOOK_S = 0.05  # between two looks whether the wanted files are complete
 
 
 Bring = Callable[[Ref, str, NotFound], Awaitable[None]]
-"""From a tag, the URL of the model that it stands for, and the error that it is missing."""
+"""From a tag, the URL of the model that it stands for ("": of none), and the error that it is missing."""
 
 
 class Pulls:
@@ -61,7 +61,10 @@ class Pulls:
         try:
             resolved = await self._resolver.resolve(ref)
         except NotFound as error:
-            if not url or self._bring is None or isinstance(error, NoContainer):
+            if self._bring is None or isinstance(error, NoContainer):
+                raise
+            if not url:
+                await self._bring(ref, "", error)
                 raise
             self._bringing[url] += 1
             try:
@@ -112,7 +115,8 @@ class Pulls:
         manifest = download.swarm.layout.manifest
         paths = [file.path for file in manifest.files]
         if some:
-            paths = await pools.WORK.run(pick, download.swarm.layout, include, exclude)
+            known = list(download.swarm.layout.blob_of_file)
+            paths = await pools.WORK.run(pick_paths, known, include, exclude)
             if len(paths) == len(manifest.files):
                 some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
         sizes = {file.path: file.size for file in manifest.files}

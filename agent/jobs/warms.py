@@ -11,7 +11,6 @@ from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import backoff
-from p2pcache.core.protocol import messages as m
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import Cancelled, Conflict, P2PCacheError, TimedOut, Unreachable
 from p2pcache.ids import Ref
@@ -216,22 +215,19 @@ class Warms:
         wish = msgspec.json.encode({"ref": str(ref), "replicas": replicas}).decode()
         return (await link.ask("warm", wish, timeout_s=ASK_S)).data
 
-    def on_warm(self, asked: m.Warm) -> None:
-        """The tracker asks this node to warm a model."""
-        self._context.tasks.spawn_contained(self._answer(asked), name=f"warm-told-{asked.id}")
+    async def on_told(self, text: str) -> str:
+        """The tracker asks this node to warm the model of a ref; returns the state as `Warmed` has it.
 
-    async def _answer(self, asked: m.Warm) -> None:
+        Raises:
+            P2PCacheError: as `start`.
+        """
         link = self._context.link
         assert link is not None
-        try:
-            ref = Ref.parse(asked.ref)
-            with Entry(f"tracker={link.url}", "warm", model=str(ref)) as entry:
-                warmed = await self.start(ref)
-                entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
-            said = m.Warmed(asked.id, warmed.state, warmed.digest)
-        except P2PCacheError as error:
-            said = m.Warmed(asked.id, code=error.exit_code, message=str(error)[:500])
-        link.send(said)
+        ref = Ref.parse(text)
+        with Entry(f"tracker={link.url}", "warm", model=str(ref)) as entry:
+            warmed = await self.start(ref)
+            entry.fields |= {"digest": warmed.digest, "bytes": warmed.size_bytes}
+        return warmed.state
 
 
 def _passes(error: P2PCacheError) -> bool:

@@ -84,7 +84,7 @@ class Keeps:
             for kept in store.orders.all_kept():
                 if before.get(kept.digest) != kept.ordered:
                     self._retry.pop(kept.digest, None)  # another order may fit
-            self._rows.on_new_list(part.generation)
+            self._rows.on_new_list()
         await self._look()
 
     def figures(self) -> tuple[int, int, int]:
@@ -128,8 +128,6 @@ class Keeps:
             return
         missing = model is None or bool(missing_runs(kept, model))
         due = missing or (kept.whole and not kept.shown_at)
-        if model is not None:
-            self._rows.note(kept, model)
         if not due:
             self._retry.pop(kept.digest, None)
             return
@@ -165,7 +163,7 @@ class Keeps:
             _, pause = self._retry.get(digest, (0.0, AGAIN_S / 2))
             pause = min(LONGEST_S, 2 * pause)
             self._retry[digest] = self._context.now() + pause, pause
-            if self._rows.refuse(kept, code, str(error)):
+            if self._rows.refuse(kept.digest, code, str(error)):
                 log.warning("keeping %s: %s", kept.ref.short, error)
         finally:
             self._fetching.discard(digest)
@@ -200,7 +198,6 @@ class Keeps:
             nonlocal counted
             before, counted = counted, _moved(download)
             self._rows.on_fetched(kept.digest, counted - before)
-            self._rows.note(kept, store)
 
         with contextlib.ExitStack() as stack:
             stack.callback(count)

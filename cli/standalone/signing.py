@@ -52,7 +52,7 @@ def signer_of(
     from p2pcache.io.signatures.library import Signer, check_signer
 
     if bool(key) == keyless:
-        raise click.UsageError("name one of the private key to sign with and --keyless")
+        raise click.UsageError("give one of a private key (--key, of push --sign) and --keyless")
     if chain and not certificate:
         raise click.UsageError("--chain goes with --certificate")
     if keyless and certificate:

@@ -27,7 +27,7 @@ from p2pcache.ids import Ref
 from p2pcache.io.disk.cache_dir import check_owner
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.torrents.fetching import FILES, Arrived, Fetching, Ways
-from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES, read_metainfo
+from p2pcache.io.torrents.metainfo import MAX_TORRENT_BYTES, Metainfo, read_metainfo
 from p2pcache.io.torrents.proving import proved
 
 FOLDER = "torrent-imports"  # of the commands' own cache directory
@@ -123,9 +123,7 @@ class TorrentImport:
         self._target.check(ref)
         if self._in_cache:
             check_owner(self._base.parent)
-        torrent = read_metainfo(
-            self._of_magnet(url, reporter) if url.startswith(MAGNET) else _read(Path(url))
-        )
+        torrent = self._of_magnet(url, reporter) if url.startswith(MAGNET) else _of_file(Path(url))
         staging = self._base / torrent.info_hash
         with _alone(staging):
             with Fetching(self._ways) as fetching:
@@ -140,10 +138,10 @@ class TorrentImport:
         shutil.rmtree(staging, ignore_errors=True)
         return {**done, "bytes_read": read}
 
-    def _of_magnet(self, magnet: str, reporter: Reporter) -> bytes:
+    def _of_magnet(self, magnet: str, reporter: Reporter) -> Metainfo:
         with Fetching(self._ways) as fetching:
             self._follow(fetching, fetching.metainfo(magnet), "the magnet link", reporter)
-            return fetching.torrent_file()
+            return read_metainfo(fetching.torrent_file())
 
     def _follow(
         self, fetching: Fetching, steps: Iterator[Arrived], name: str, reporter: Reporter
@@ -177,13 +175,15 @@ class TorrentImport:
         return max(0, done - (first or 0))
 
 
-def _read(path: Path) -> bytes:
-    with disk_errors(str(path)):
-        if path.stat().st_size > MAX_TORRENT_BYTES:
-            raise InvalidTorrent(
-                f"{path} is no torrent file: it has over {format_bytes(MAX_TORRENT_BYTES)}"
-            )
-        return path.read_bytes()
+def _of_file(path: Path) -> Metainfo:
+    try:
+        with disk_errors(str(path)):
+            if path.stat().st_size > MAX_TORRENT_BYTES:
+                raise InvalidTorrent(f"it has over {format_bytes(MAX_TORRENT_BYTES)}")
+            data = path.read_bytes()
+        return read_metainfo(data)
+    except InvalidTorrent as error:
+        raise InvalidTorrent(f"{path}: {error}") from None
 
 
 @contextmanager

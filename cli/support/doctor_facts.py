@@ -1,4 +1,4 @@
-"""The facts of a node that `doctor` needs. Each is measured on a thread of its own, with a deadline."""
+"""What `doctor` measures of a node. Each fact is measured on a thread of its own, with a deadline, and judged there."""
 
 import os
 import stat
@@ -12,8 +12,8 @@ from p2pcache import __version__
 from p2pcache.agent.node.location import advertised, check
 from p2pcache.agent.settings import EXAMINED, AgentSettings
 from p2pcache.agent.tracker_route import Target
-from p2pcache.core.host import node_facts
-from p2pcache.core.host.node_facts import Fact, Trouble
+from p2pcache.core.host import diagnosis
+from p2pcache.core.host.diagnosis import Finding, Tracker, Trouble
 from p2pcache.core.protocol.address import join, tracker_urls
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.units import format_bytes
@@ -21,7 +21,7 @@ from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.cache_dir import user_name
-from p2pcache.io.disk.disk import MAKE_INODES, free_inodes
+from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES, free_inodes
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import is_wildcard
@@ -35,7 +35,6 @@ LOCAL_S = 3.0  # looking at this machine is quick, unless a network mount is dea
 REMOTE_S = 12.0  # two calls of `probe.CALL_S`
 # The key beside all names, then all trackers at once, then the active one that they name.
 ALL_S = LOCAL_S + 2 * REMOTE_S + 1
-FEW_INODES = 100  # a small model needs as many files
 DISK_S = 12.0  # twice `host_facts.DISK_S`, and the sync of a slow drive
 
 
@@ -49,38 +48,34 @@ class Node(NamedTuple):
 
 
 class SeenTrackers(NamedTuple):
-    """The fact about all trackers, and what the first that answers says of itself."""
+    """The findings about all trackers, and what the first that answers says of itself."""
 
-    fact: Fact
+    findings: list[Finding]
     told: probe.Told = probe.Told()
 
 
 class _Seen(NamedTuple):
     """One tracker."""
 
-    fact: node_facts.Tracker | Trouble
+    fact: Tracker | Trouble
     told: probe.Told
 
 
-class AgentFacts(NamedTuple):
-    """The fact about an agent, and what else its answer says."""
+class SeenAgent(NamedTuple):
+    """The finding about an agent, and what else its answer says."""
 
-    fact: Fact
+    finding: Finding
     origin: str = ""  # the storage that it uses
     pid: int | None = None
     running: bool = False
 
 
-def examine(node: Node) -> dict[str, Fact]:
-    """Measure a node, in bounded time.
-
-    Returns:
-        The facts by the names of the checks; a `Trouble` where one can't be measured.
-    """
+def examine(node: Node) -> list[Finding]:
+    """Examine a node, in bounded time; what can't be measured is a finding, too."""
     settings, cache = node.settings, Path(node.settings.cache_dir).absolute()
     agent = _errand(lambda: _agent(node), f"the agent at {node.address}", REMOTE_S)
     trackers = _errand(lambda: _trackers(settings), f"tracker {settings.tracker}", ALL_S)
-    errands: dict[str, DeadlineThread[Fact]] = {
+    errands: dict[str, DeadlineThread[Finding]] = {
         "key": _errand(lambda: _key(settings), "the cluster key"),
         "space": _errand(lambda: _space(cache, settings.min_free_bytes), f"{cache}"),
         "disk": _errand(lambda: _disk(cache), f"the disk of {cache}", DISK_S),
@@ -92,23 +87,30 @@ def examine(node: Node) -> dict[str, Fact]:
     url = settings.origin or _announced(trackers, agent)
     errands["origin"] = _errand(lambda: _origin(url), f"origin {redacted(url)}", REMOTE_S)
     clock = _errand(lambda: probe.origin_clock(url), "the origin's clock", REMOTE_S)
-    agent_facts = _result_or(agent, AgentFacts)
-    seen = _result_or(trackers, SeenTrackers)
-    errands["cache"] = _errand(lambda: _cache(cache, agent_runs=agent_facts.running), f"{cache}")
-    errands["files"] = _errand(lambda: _files(agent_facts.pid), "the limit of open files")
+    seen_agent, seen = _seen_agent(agent), _seen_trackers(trackers)
+    errands["cache"] = _errand(lambda: _cache(cache, agent_runs=seen_agent.running), f"{cache}")
+    errands["files"] = _errand(lambda: _files(seen_agent.pid), "the limit of open files")
     leads = {"tracker": seen.told.ahead_s, "origin": _result_or(clock, lambda _: None)}
     known = {name: lead for name, lead in leads.items() if lead is not None}
-    return {
-        **{name: _result_or(errand, lambda why: why) for name, errand in errands.items()},
-        "tracker": seen.fact,
-        "agent": agent_facts.fact,
-        "clock": node_facts.Clock(known, host_facts.clock_synchronised()),
-    }
+    synchronised = host_facts.clock_synchronised()
+    return diagnosis.in_order([
+        *(_result_or(one, partial(diagnosis.failed, name)) for name, one in errands.items()),
+        *seen.findings,
+        seen_agent.finding,
+        diagnosis.clock(known, synchronised=synchronised),
+    ])  # fmt: skip
 
 
-def _announced(trackers: DeadlineThread[SeenTrackers], agent: DeadlineThread[AgentFacts]) -> str:
-    told = _result_or(trackers, SeenTrackers).told
-    return told.origin or _result_or(agent, AgentFacts).origin
+def _announced(trackers: DeadlineThread[SeenTrackers], agent: DeadlineThread[SeenAgent]) -> str:
+    return _seen_trackers(trackers).told.origin or _seen_agent(agent).origin
+
+
+def _seen_trackers(trackers: DeadlineThread[SeenTrackers]) -> SeenTrackers:
+    return _result_or(trackers, lambda why: SeenTrackers([diagnosis.failed("tracker", why)]))
+
+
+def _seen_agent(agent: DeadlineThread[SeenAgent]) -> SeenAgent:
+    return _result_or(agent, lambda why: SeenAgent(diagnosis.failed("agent", why)))
 
 
 def settings_of_agent(address: str, token_file: str) -> dict[str, Any]:
@@ -154,7 +156,7 @@ def _result_or(errand: DeadlineThread[T], otherwise: Callable[[Trouble], T]) -> 
 def _trackers(settings: AgentSettings) -> SeenTrackers:
     """Each tracker of the settings; where none of them is active, the one that a standby calls so besides."""
     if not settings.tracker:
-        return SeenTrackers(node_facts.Trackers({}))
+        return SeenTrackers(diagnosis.tracker_lines({}))
     urls = tracker_urls(settings.tracker)
     if not urls:
         raise UsageError(f"no URL of a tracker: {settings.tracker!r}")
@@ -178,13 +180,16 @@ def _trackers(settings: AgentSettings) -> SeenTrackers:
     seen = look(
         Target(url, address) for url, name in names for address in _result_or(name, lambda _: [""])
     )
-    found = node_facts.Trackers({name: one.fact for name, one in seen.items()})
-    if not found.active and found.named and found.named not in urls:
-        seen |= look([Target(found.named)])
-        found = node_facts.Trackers({name: one.fact for name, one in seen.items()})
+    found = {name: one.fact for name, one in seen.items()}
+    named = diagnosis.named_active(found)
+    if named and named not in urls and not diagnosis.has_active(found):
+        seen |= look([Target(named)])
     told = (one.told for one in seen.values())
     said = next((t for t in told if t != probe.Told()), probe.Told())
-    return SeenTrackers(key if isinstance(key, Trouble) else found, said)
+    if isinstance(key, Trouble):
+        return SeenTrackers([diagnosis.failed("tracker", key)], said)
+    lines = diagnosis.tracker_lines({name: one.fact for name, one in seen.items()})
+    return SeenTrackers(lines, said)
 
 
 def _look(target: Target, key: Secret | Trouble, tls: Tls | None) -> _Seen:
@@ -196,34 +201,32 @@ def _look(target: Target, key: Secret | Trouble, tls: Tls | None) -> _Seen:
         seconds = probe.join(target.url, key, tls, target.address)
     except P2PCacheError as error:
         return _Seen(trouble(error), told)
-    return _Seen(node_facts.Tracker(str(target), seconds, told.role, told.active), told)
+    return _Seen(Tracker(str(target), seconds, told.role, told.active), told)
 
 
-def _origin(url: str) -> Fact:
+def _origin(url: str) -> Finding:
     if not url:
-        return node_facts.Origin("", 0.0, empty=True)
+        return diagnosis.no_origin()
     seconds, empty = probe.list_origin(url)
-    return node_facts.Origin(redacted(url), seconds, empty)
+    return diagnosis.origin(redacted(url), seconds, empty=empty)
 
 
-def _agent(node: Node) -> AgentFacts:
+def _agent(node: Node) -> SeenAgent:
     path = node.address.removeprefix("unix://")
     if not node.named and path != node.address and not host_facts.is_socket(Path(path)):
-        return AgentFacts(
-            node_facts.Agent(node.address, there=False, version="", ours="", reasons=())
-        )
+        return SeenAgent(diagnosis.no_agent(node.address))
     token = read_token(node.token_file)
     status, pid = probe.agent(node.address, token)
     reasons = status.get("reasons")
     origin = status.get("origin")
-    fact = node_facts.Agent(
-        node.address, there=True, version=str(status.get("version", "?")), ours=__version__,
-        reasons=tuple(str(r) for r in reasons) if isinstance(reasons, list) else (),
+    finding = diagnosis.agent(
+        node.address, str(status.get("version", "?")), ours=__version__,
+        reasons=[str(r) for r in reasons] if isinstance(reasons, list) else [],
         differs=_differs(node.settings, status),
         unreached=probe.unreached(node.address, token, str(status.get("node"))),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
-    return AgentFacts(fact, str(url or ""), pid, running=True)
+    return SeenAgent(finding, str(url or ""), pid, running=True)
 
 
 def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
@@ -244,21 +247,20 @@ def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]
 # -- this machine ----------------------------------------------------------------------------------
 
 
-def _key(settings: AgentSettings) -> Fact:
-    listen = parse_listen(settings.listen)[0]
-    fact = node_facts.Key(
-        settings.cluster_key_file, settings.listen, is_loopback(listen), settings.insecure,
-        bool(settings.tls_cert), privileged=_privileged(),
-    )  # fmt: skip
-    if not fact.path:
-        return fact
-    if not os.access(fact.path, os.R_OK) and _is_hidden(Path(fact.path)):
-        raise NotAllowed(f"not allowed to read {fact.path}; {ASK_FOR_RIGHTS}")
-    _read_key(fact.path)
-    info = Path(fact.path).stat()
+def _key(settings: AgentSettings) -> Finding:
+    path = settings.cluster_key_file
+    if not path:
+        return diagnosis.no_key(
+            settings.listen, loopback=is_loopback(parse_listen(settings.listen)[0]),
+            insecure=settings.insecure, certificate=bool(settings.tls_cert), privileged=_privileged(),
+        )  # fmt: skip
+    if not os.access(path, os.R_OK) and _is_hidden(Path(path)):
+        raise NotAllowed(f"not allowed to read {path}; {ASK_FOR_RIGHTS}")
+    _read_key(path)
+    info = Path(path).stat()
     uid = host_facts.owner(Path(settings.cache_dir))  # the user that the agent runs as
     blind = "" if uid is None or host_facts.can_read(uid, info) else user_name(uid)
-    return fact._replace(mode=stat.S_IMODE(info.st_mode), blind=blind)
+    return diagnosis.key_file(path, stat.S_IMODE(info.st_mode), blind)
 
 
 def _privileged() -> bool:
@@ -287,51 +289,53 @@ def _read_key(path: str) -> Secret:
         raise type(error)(f"{what}; {ASK_FOR_RIGHTS}") from None
 
 
-def _certificate(settings: AgentSettings) -> Fact:
+def _certificate(settings: AgentSettings) -> Finding:
     tls = open_tls(settings, "agent")
     assert tls is not None, "a file is named"
-    return node_facts.Certificate(str(tls.member), tuple(tls.warnings()))
+    return diagnosis.certificate(str(tls.member), tls.warnings())
 
 
-def _cache(cache: Path, *, agent_runs: bool) -> Fact:
+def _cache(cache: Path, *, agent_runs: bool) -> Finding:
     found = host_facts.folder(cache)
-    return node_facts.Cache(
-        str(cache), found.exists, found.mode, user_name(found.uid), found.writable,
-        agent_runs, found.closed,
+    return diagnosis.cache(
+        str(cache), exists=found.exists, mode=found.mode, owner=user_name(found.uid),
+        writable=found.writable, agent_runs=agent_runs, closed=found.closed,
     )  # fmt: skip
 
 
-def _space(cache: Path, kept: int) -> Fact:
+def _space(cache: Path, kept: int) -> Finding:
     nearest = host_facts.folder(cache).nearest
     inodes = free_inodes(nearest)
     if inodes is not None and inodes < FEW_INODES:
         raise NoSpace(f"{inodes} inodes left for {cache}; {MAKE_INODES}")
-    return node_facts.Space(str(cache), *host_facts.space(nearest), kept)
+    return diagnosis.space(str(cache), *host_facts.space(nearest), kept)
 
 
-def _disk(cache: Path) -> Fact:
+def _disk(cache: Path) -> Finding:
     found = host_facts.folder(cache)
     nearest = found.nearest
     if not found.writable:
-        return node_facts.Unmeasured(f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
+        return diagnosis.unmeasured("disk", f"{nearest} isn't ours to write", ASK_FOR_RIGHTS)
     free, _ = host_facts.space(nearest)
     if free < host_facts.DISK_ROOM_BYTES:
-        return node_facts.Unmeasured(f"{format_bytes(free)} free, too little to measure with", "")
+        return diagnosis.unmeasured(
+            "disk", f"{format_bytes(free)} free, too little to measure with", ""
+        )
     write, read = host_facts.disk_speed(nearest)
-    return node_facts.Disk(str(nearest), host_facts.file_system(nearest), write, read)
+    return diagnosis.disk(str(nearest), host_facts.file_system(nearest), write, read)
 
 
-def _kernel() -> Fact:
-    return node_facts.Kernel(host_facts.tcp_buffers())
+def _kernel() -> Finding:
+    return diagnosis.kernel(host_facts.tcp_buffers())
 
 
-def _files(pid: int | None) -> Fact:
+def _files(pid: int | None) -> Finding:
     if pid is not None:
-        return node_facts.Files(host_facts.file_limit(pid), "the agent's")
-    return node_facts.Files(host_facts.file_limit(), "this command's; the agent's unit has its own")
+        return diagnosis.files(host_facts.file_limit(pid), "the agent's")
+    return diagnosis.files(host_facts.file_limit(), "this command's; the agent's unit has its own")
 
 
-def _network(settings: AgentSettings) -> Fact:
+def _network(settings: AgentSettings) -> Finding:
     check(settings)
     name, port = parse_listen(advertised(settings.advertise) or settings.listen)
     if is_wildcard(name):
@@ -348,7 +352,8 @@ def _network(settings: AgentSettings) -> Fact:
         if tracker and not is_loopback(host_facts.address_of(tracker))
         else ""
     )
-    return node_facts.Network(
-        interface.name, join(name, port), address, is_loopback(address), interface.speed_mbit,
-        interface.mtu, interface.up, "" if is_loopback(source) else source,
+    return diagnosis.network(
+        interface.name, join(name, port), address, loopback=is_loopback(address),
+        speed_mbit=interface.speed_mbit, mtu=interface.mtu, up=interface.up,
+        source="" if is_loopback(source) else source,
     )  # fmt: skip

@@ -243,11 +243,16 @@ def run(
 
 def _say(record: Json) -> None:
     told = record.get("failed") or (
-        f"{record['seconds']:.4f} s, {record['bytes'] / GB / max(record['seconds'], 1e-9):.2f} GB/s"
+        f"{record['seconds']:.4f} s, {_gb_per_s(record['bytes'], record['seconds']):.2f} GB/s"
     )
     wrong = ", WRONG BYTES" if record.get("wrong") else ""
     print(f"  {record['section']}, turn {record['turn']}, {record['name']}: {told}{wrong}",
           file=sys.stderr, flush=True)  # fmt: skip
+
+
+def _gb_per_s(nbytes: int, seconds: float) -> float:
+    """A rate; of a call that took no measurable time it says little, but the table is written."""
+    return nbytes / GB / max(seconds, 1e-9)
 
 
 def rows(records: Sequence[Json]) -> list[Json]:
@@ -266,10 +271,12 @@ def rows(records: Sequence[Json]) -> list[Json]:
                 continue
             nbytes = next(r["bytes"] for r in mine if r["name"] == name and "bytes" in r)
             row |= {"seconds": [round(s, 4) for s in later.values()], "first_s": runs.get(0),
-                    "gb_per_s": round(nbytes / GB / statistics.median(later.values()), 2)}  # fmt: skip
-            base = {r["turn"]: r["bytes"] / r["seconds"] for r in mine
+                    "gb_per_s": round(_gb_per_s(nbytes, statistics.median(later.values())), 2)}  # fmt: skip
+            base = {r["turn"]: _gb_per_s(r["bytes"], r["seconds"]) for r in mine
                     if "seconds" in r and _is_baseline(r["name"], name, baselines[section])}  # fmt: skip
-            ratios = [nbytes / s / base[turn] for turn, s in later.items() if turn in base]
+            ratios = [
+                _gb_per_s(nbytes, s) / base[turn] for turn, s in later.items() if turn in base
+            ]
             if ratios:
                 row["of_baseline"] = round(statistics.median(ratios), 3)
             found.append(row)

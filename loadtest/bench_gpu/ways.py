@@ -359,7 +359,9 @@ def calls(job: Json, device: Device) -> Records:
         timed(device, lambda: p2pcache.load(folder, device=device.word))
     for event in found.key_averages():
         if event.key.startswith(("cuda", "Memcpy")):
-            yield {"name": event.key, "turn": 1, "seconds": event.cpu_time_total / 1e6,
+            # a call has the processor's time, a copy itself the GPU's alone
+            spent_us = event.cpu_time_total or event.device_time_total
+            yield {"name": event.key, "turn": 1, "seconds": spent_us / 1e6,
                    "bytes": size, "count": event.count}  # fmt: skip
 
 

@@ -16,6 +16,31 @@ class Rate(NamedTuple):
     burst: float  # at once, after a pause
 
 
+class RateCounter:
+    """One bucket: counts events of one kind against a rate. Events over the rate count too: a flood stays refused."""
+
+    __slots__ = ("_at", "_rate", "tokens")
+
+    def __init__(self, rate: Rate) -> None:
+        """Start full."""
+        self.tokens = rate.burst
+        self._rate = rate
+        self._at: float | None = None
+
+    def wait_s(self, now: float) -> float:
+        """Seconds from `now` (monotonic) until one more may pass."""
+        if self._at is not None:
+            self.tokens = min(self._rate.burst, self.tokens + (now - self._at) * self._rate.per_s)
+        self._at = now
+        return max(0.0, (1 - self.tokens) / self._rate.per_s)
+
+    def allow(self, now: float) -> bool:
+        """Count one event; False: the rate is exceeded."""
+        allowed = self.wait_s(now) == 0
+        self.tokens -= 1
+        return allowed
+
+
 class RateLimit:
     """Buckets of one kind of request.
 
@@ -31,8 +56,8 @@ class RateLimit:
             everyone: the rate of all clients together.
         """
         self._rate = each
-        self._each: dict[str, _Bucket] = {}
-        self._everyone = _Bucket(everyone)
+        self._each: dict[str, RateCounter] = {}
+        self._everyone = RateCounter(everyone)
 
     def take(self, client: str, now: float, *, patience_s: float) -> float:
         """Count one request.
@@ -45,7 +70,7 @@ class RateLimit:
         Returns:
             Seconds to wait first. More than `patience_s`: the request is refused and not counted.
         """
-        bucket = self._each.pop(client, None) or _Bucket(self._rate)
+        bucket = self._each.pop(client, None) or RateCounter(self._rate)
         self._each[client] = bucket
         if len(self._each) > MAX_CLIENTS:
             del self._each[next(iter(self._each))]
@@ -54,35 +79,3 @@ class RateLimit:
             bucket.tokens -= 1
             self._everyone.tokens -= 1
         return wait
-
-
-class RateCounter:
-    """Counts events of one kind against a rate. Events over the rate count too: a flood stays refused."""
-
-    __slots__ = ("_bucket",)
-
-    def __init__(self, rate: Rate) -> None:
-        """Start full."""
-        self._bucket = _Bucket(rate)
-
-    def allow(self, now: float) -> bool:
-        """Count one event at `now` (monotonic seconds); False: the rate is exceeded."""
-        allowed = self._bucket.wait_s(now) == 0
-        self._bucket.tokens -= 1
-        return allowed
-
-
-class _Bucket:
-    __slots__ = ("at", "rate", "tokens")
-
-    def __init__(self, rate: Rate) -> None:
-        self.rate = rate
-        self.tokens = rate.burst
-        self.at: float | None = None
-
-    def wait_s(self, now: float) -> float:
-        """Seconds until one more may pass."""
-        if self.at is not None:
-            self.tokens = min(self.rate.burst, self.tokens + (now - self.at) * self.rate.per_s)
-        self.at = now
-        return max(0.0, (1 - self.tokens) / self.rate.per_s)

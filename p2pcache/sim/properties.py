@@ -11,6 +11,7 @@ from math import ceil
 from random import Random
 from typing import Any
 
+from p2pcache.ids import NodeId
 from p2pcache.sim.cluster.agent_link import LAST_RECONNECT_S
 from p2pcache.sim.cluster.node import SimNode
 from p2pcache.sim.cluster.node_reads import READ_TIMEOUT_S, STALL_S
@@ -188,20 +189,23 @@ def longest_pause(run: Run) -> float:
     Excuses are the faults of storage, network and tracker, and the time of runs that wait together for one slow link.
     """
     longest, usual_s = 0.0, _usual_pause(run)
-    for _, since, until in run.cluster.pauses:
-        excused_s, at = 0.0, since
+    # A node that delivers nothing right gets no leases once that is known. What only such nodes have is read again by
+    # others, in order, before anything that those nodes lack.
+    refused_s = max(usual_s, run.storm.runs * run.storm.run_bytes / _slowest(run.storm))
+    for node, since, until in run.cluster.pauses:
+        excused_s, at = refused_s if _is_faulty(run, node) else usual_s, since
         for begins, ends in sorted(_excused(run.storm)):
             here_s = min(ends, until) - max(begins, at)
             if here_s > 0:
                 excused_s, at = excused_s + here_s, min(ends, until)
-        longest = max(longest, until - since - excused_s - usual_s)
+        longest = max(longest, until - since - excused_s)
     return longest
 
 
 def _usual_pause(run: Run) -> float:
     """Seconds that runs take which all wait for the same slow link."""
     storm = run.storm
-    slowest = min(storm.origin_rate, storm.rate * _least_share(storm))
+    slowest = _slowest(storm)
     quick = sum(node.up.rate == storm.rate for node in _sources(run))
     # A run that only a slow node has goes to one node after the other, until a quick one has it and hands it on.
     turns = max(_AT_ONCE, (storm.nodes - 1) / max(1, quick))
@@ -212,6 +216,12 @@ def _usual_pause(run: Run) -> float:
         brought = sum(min(node.up.rate, storm.origin_rate) for node in _sources(run))
         usual_s = max(usual_s, storm.hidden * storm.runs * storm.run_bytes / (brought or slowest))
     return usual_s
+
+
+def _is_faulty(run: Run, node: NodeId) -> bool:
+    """Whether a node serves garbage, or nothing."""
+    one = run.cluster.nodes.get(node)
+    return one is not None and (one.liar or bool(one.uploads.fault))
 
 
 def _sources(run: Run) -> list[SimNode]:
@@ -225,6 +235,11 @@ def _could_have_ended(run: Run) -> bool:
     Nineteen hidden nodes behind one slow one need two hours for 64 MiB.
     """
     return not run.storm.hidden or run.cluster.world.now >= _usual_pause(run)
+
+
+def _slowest(storm: Storm) -> float:
+    """The rate of the narrowest link between storage and a node, in bytes per second."""
+    return min(storm.origin_rate, storm.rate * _least_share(storm))
 
 
 def _least_share(storm: Storm) -> float:

@@ -49,6 +49,10 @@ async def test_another_cluster_key_fails_at_once(
             assert "--cluster-key-file" in refused["message"]
             assert "\n" not in refused["message"]
         assert time.monotonic() - start < AT_ONCE_S
+        async with client(app) as session, session.get("/v1/nodes") as answer:
+            refused = await answer.json()
+        assert refused["code"] == 4
+        assert "not reachable" not in refused["message"]
         async with client(app) as session, session.get("/v1/status") as answer:
             told: dict[str, Any] = (await answer.json())["tracker"]
         assert told["refused"]

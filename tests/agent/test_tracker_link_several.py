@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from loadtest.kit.cluster import free_ports
+from p2pcache.agent import tracker_handshake
 from p2pcache.agent.api.queries import Queries
 from p2pcache.agent.tracker_link import TrackerLink
 from p2pcache.core.protocol import messages as m
@@ -175,6 +176,21 @@ async def test_a_question_waits_for_the_tracker_that_takes_over() -> None:
                 tenure.active_url = url(gone)
                 tenure.news.set()
                 assert b'"nodes"' in await asked
+
+
+async def test_a_standby_that_waits_longer_than_we_do_is_hope_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A takeover takes 10 s and a visit 8: commands ended with exit 8 a second before a tracker was active."""
+    monkeypatch.setattr(tracker_handshake, "STANDBY_S", 0.2)
+    gone, there = free_ports(2)
+    async with linked(gone, there) as (link, _):
+        async with standby(there, url(gone)):
+            await until(lambda: "which doesn't take us" in link.last_error)
+            for _ in range(100):
+                assert link.may_move
+                await asyncio.sleep(0.01)
+        await until(lambda: not link.may_move)
 
 
 async def test_a_tracker_of_an_older_generation_is_void() -> None:

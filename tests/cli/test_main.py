@@ -65,6 +65,15 @@ def test_a_number_that_is_none_is_told_in_plain_words() -> None:
     assert "'two' is not a whole number" in main._usage_message(caught.value)
 
 
+@pytest.mark.parametrize(("typed", "meant"), main.ELSEWHERE.items())
+def test_words_of_other_programs_find_ours(run: Run, typed: str, meant: str) -> None:
+    assert meant in NAMES
+    assert typed not in NAMES
+    result = run(typed, "x")
+    assert result.exit_code == 2
+    assert f"(did you mean {meant!r}?)" in result.stderr
+
+
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
     result = run("pul")
     assert result.exit_code == 2
@@ -78,11 +87,19 @@ def test_a_bare_group_helps(args: list[str], capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out.startswith("Usage: p2pcache")
 
 
-def test_the_second_signal_does_not_wait() -> None:
+def test_the_second_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr("os._exit", ended.append)
     with keeping_signals():
         with pytest.raises(Interrupted):
             main._interrupt(signal.SIGINT, None)
-        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM) is main._force
+        assert signal.getsignal(signal.SIGINT) is signal.getsignal(signal.SIGTERM)
+        monkeypatch.setattr(main, "ONE_WISH_S", 60.0)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended == []
+        monkeypatch.setattr(main, "ONE_WISH_S", 0.0)
+        signal.raise_signal(signal.SIGTERM)
+        assert ended == [143]
 
 
 def test_a_bug_is_one_line_too(

@@ -131,6 +131,20 @@ def test_a_pull_that_is_interrupted_before_it_began_says_so(
     assert finish(process)[2] == "p2pcache: error: interrupted; nothing was begun\n"
 
 
+def test_a_signal_to_the_process_and_its_group_is_one(agent: FakeAgent, tmp_path: Path) -> None:
+    """As `timeout` sends it."""
+    agent.stream("POST /v1/pull", [fakes.resolved()] * 400, pause_s=0.05)
+    process = start(tmp_path, "pull", "llama", "--json", "--agent", agent.address)
+    assert process.stdout
+    assert "resolved" in process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    code, _, error = finish(process)
+    assert code == 143
+    assert error.startswith("p2pcache: error: terminated; ")
+
+
 def test_a_signal_that_comes_before_python_is_up_is_kept_back(
     agent: FakeAgent, tmp_path: Path
 ) -> None:
@@ -216,6 +230,16 @@ def test_a_pull_goes_on_without_its_reader(agent: FakeAgent, tmp_path: Path) -> 
     process = start(
         tmp_path, "pull", "--json", "-q", "llama", "--agent", agent.address, stdout=writer
     )
+    os.close(writer)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize("words", [("--help",), ("pull", "--help"), ("--version",), ()])
+def test_help_whose_reader_has_gone_is_no_error(words: tuple[str, ...], tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = start(tmp_path, *words, stdout=writer)
     os.close(writer)
     assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 0

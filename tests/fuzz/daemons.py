@@ -208,7 +208,7 @@ SAID = st.lists(
             m.Heartbeat(ended=(m.EndedPull(DIGEST, "a:b", 5, 1.5, 9, (1, 2, 3)),)),
             m.Enter(m.SwarmState(DIGEST, 4, b"\1", credit=1)), m.Ask(1, "resolve", "team/m:v1"),
             m.Ask(2, "manifest", DIGEST), m.Ask(3, "locate", "a:b"), m.Ask(4, "warm", "{}"),
-            m.Ask(5, "tag_put", "{}"), m.Ask(6, "moved", "a:b"), m.Warmed(1), m.Blame(1, DIGEST, 0), m.Leaving(),
+            m.Ask(5, "tag_put", "{}"), m.Ask(6, "moved", "a:b"), m.Blame(1, DIGEST, 0), m.Leaving(),
         ]),
         st.sampled_from(TOKENS),
     ),

@@ -44,6 +44,11 @@ def test_ratios_are_of_rates_within_a_turn_and_the_first_turn_stands_apart() -> 
     short.show([ceiling, mine, other], "head")
 
 
+def test_a_call_that_took_no_time_has_a_row_like_others() -> None:
+    records = [record("calls", "a copy", 1, 0.0), record("calls", "a call", 1, 2.0)]
+    assert [row["name"] for row in short.rows(records)] == ["a copy", "a call"]
+
+
 def test_each_share_of_workers_has_its_own_baseline() -> None:
     records = [
         record("engines", f"{name}, {share}", 1, seconds)

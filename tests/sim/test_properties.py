@@ -115,6 +115,19 @@ def test_a_pause_counts_without_what_excuses_it() -> None:
         assert longest_pause(run) == pytest.approx(40.0 - excused_s - 9 * run_s)
 
 
+def test_a_liar_waits_while_others_read_what_it_has() -> None:
+    """Nobody believes what it has, and it gets no leases: the others read in order, and what it lacks comes last."""
+    storm = Storm(nodes=4, runs=100, liars=1, hung=1)
+    run = Run(storm)
+    model_s, run_s = storm.scale_s, storm.run_bytes / storm.rate
+    honest, liar, hung = (
+        run.cluster.add_node(**fault).node for fault in ({}, {"liar": True}, {"fault": "hung"})
+    )
+    for node, excused_s in ((honest, 9 * run_s), (liar, model_s), (hung, model_s)):
+        run.cluster.pauses = [Pause(node, 0.0, 40.0)]
+        assert longest_pause(run) == pytest.approx(40.0 - excused_s)
+
+
 def test_a_long_pause_breaks_a_law() -> None:
     """Partial pulls in racks: a bridge that doesn't want a run doesn't bring it, so starved nodes ask anybody."""
     storm = Storm(nodes=24, runs=128, racks=3, parts=8)

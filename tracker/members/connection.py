@@ -19,7 +19,6 @@ from p2pcache.core.protocol.handshake import (
     Hello,
     Secret,
     accept,
-    is_node,
 )
 from p2pcache.errors import NotAllowed, RemoteProtocolError
 from p2pcache.ids import NodeId, format_node
@@ -62,8 +61,6 @@ async def greet(
         said = msgspec.msgpack.decode(data, type=Hello)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"not a HELLO: {error}") from None
-    if not is_node(said.node):
-        raise RemoteProtocolError("a node id is a number of 63 bits, and not 0")
     if bearer is not None and not bearer.owns(said.node):
         raise NotAllowed(f"node {format_node(said.node)} is not one of {bearer}")
     welcome = accept(secret, challenge, said, node=node, role="agent")

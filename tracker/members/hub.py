@@ -127,9 +127,7 @@ class MemberHub:
                 async with asyncio.timeout(HANDSHAKE_S):
                     node = await greet(socket, self._secret, self._node, bearer)
                     trust(request)
-                    first = m.decode_to_tracker(await receive(socket, m.MAX_MESSAGE_BYTES))
-                if not isinstance(first, m.Announce):
-                    raise RemoteProtocolError("a member's first message is its announcement")
+                    first = self._announcement(node, await receive(socket, m.MAX_MESSAGE_BYTES))
                 if not self._twins.admit(node, first.instance):
                     await self._refuse_twin(request, socket, node, first)
                     return socket
@@ -161,13 +159,23 @@ class MemberHub:
 
     # -- one member --------------------------------------------------------------------------------
 
+    def _announcement(self, node: NodeId, data: bytes) -> m.Announce:
+        """The first message of a node that has proved itself; people hear of one that makes no sense."""
+        try:
+            first = m.decode_to_tracker(data)
+            if not isinstance(first, m.Announce):
+                raise RemoteProtocolError("a member's first message is its announcement")
+        except RemoteProtocolError as error:
+            self.log.on_dropped(node, error)
+            raise
+        return first
+
     async def _refuse_twin(
         self, request: web.Request, socket: web.WebSocketResponse, node: NodeId, said: m.Announce
     ) -> None:
         """Refuse an agent whose node id a live member has; tell both of them, and operators."""
         record = self._tracking.registry.nodes.get(node)
-        fit = said.address if not m.unfit_text(said.address) else ""
-        other = fit or str(request.remote)
+        other = said.address or str(request.remote)
         member = record.member.address if record is not None else "?"
         self.log.on_twin(node, member, other)
         self.send_to(node, m.ClonedId(other))
@@ -232,8 +240,6 @@ class MemberHub:
         self.messages[kind] = self.messages.get(kind, 0) + 1
         if isinstance(message, m.Ask):
             self._ask(connection, message)
-        elif isinstance(message, m.Warmed):
-            self._questions.warming.on_answer(connection.node, message)
         elif isinstance(message, m.NodeAnswer):
             self._questions.of_nodes.on_told(connection.node, message)
         else:

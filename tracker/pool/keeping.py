@@ -90,7 +90,6 @@ class Keeping:
         self._reports: deque[tuple[NodeId, KeptReport]] = deque(maxlen=MAX_REPORTS)
         self._dirty: set[NodeId] = set()  # whose list isn't what it was sent
         self._new: dict[NodeId, float] = {}  # until when a new connection is listened to first
-        self._generation = 0
         self._moved = False  # places of all that is kept may change
         self._read_at = self._wake_at = self._look_at = -inf
         self._reviewed: dict[Key, float] = {}
@@ -267,8 +266,7 @@ class Keeping:
             record = self._tracking.registry.nodes.get(node)
             if record is None or not record.connected or not record.said.keeps:
                 continue
-            self._generation += 1
-            for part in split(self._generation, self.keeper.orders(node)):
+            for part in split(self.keeper.orders(node)):
                 self.send_to(node, part)
         self._dirty &= self._new.keys()
 

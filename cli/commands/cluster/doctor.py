@@ -15,7 +15,6 @@ from p2pcache.cli.support.options import DIR, FILE, Command, config_option, json
 from p2pcache.cli.support.output import clean, emit, emit_document
 from p2pcache.core.host import diagnosis
 from p2pcache.core.host.diagnosis import Finding
-from p2pcache.core.host.node_facts import Fact
 from p2pcache.errors import P2PCacheError
 from p2pcache.io import config as settings_files
 
@@ -48,14 +47,12 @@ def doctor(as_json: bool, agent: str | None, config: str | None, **flags: str | 
       p2pcache doctor --tracker http://tracker:7400 --origin s3://models
       p2pcache doctor --json | jq '.findings[] | select(.level != "ok")'
     """
-    facts: dict[str, Fact]
     try:
         node = _node(agent, config, flags)
         with patience_said("examining this node", str, quiet=False):
-            facts = examine(node)
+            findings = examine(node)
     except P2PCacheError as error:
-        facts = {"settings": trouble(error)}
-    findings = diagnosis.examine(facts)
+        findings = [diagnosis.failed("settings", trouble(error))]
     code = diagnosis.worst(findings)
     if as_json:
         emit_document({"code": code, "findings": [f._asdict() for f in findings]})

@@ -230,7 +230,7 @@ def _pull_tensors(
     size = format_bytes(done["bytes"])
     reporter.done(done, (
         f"{ref}: {done['tensors']} of {done['tensors_total']} tensors, {size}, lie in the agent's cache with "
-        "headers and index; the model isn't complete, so there is no directory"
+        "headers and index; for a directory pull the whole model, without --tensors"
     ))  # fmt: skip
 
 

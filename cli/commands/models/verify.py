@@ -68,7 +68,9 @@ def verify(
             if allowed is not None:
                 pinned = f"{wanted.short}@blake3:{done['digest']}"
                 _need_signature(pinned, cache.signatures(pinned), allowed)
-            reporter.done(done, _summary(name, done))
+            several = "one of " if len(keys) + bool(identity) > 1 else ""
+            signed = f"; signed by {several}{allowed.label}" if allowed is not None else ""
+            reporter.done(done, _summary(name, done) + signed)
             return
         if as_json:
             reporter.update(done)
@@ -95,7 +97,8 @@ def _allowed(
 def _need_signature(ref: str, stored: Json, keys: "Keys") -> None:
     bundles = [str(one) for one in stored.get("signatures", [])]
     if not any(keys.allow(bundle, str(stored["digest"])) for bundle in bundles):
-        have = f"{len(bundles)} signatures of others" if bundles else "no signature"
+        count = "signature" if len(bundles) == 1 else "signatures"
+        have = f"{len(bundles)} {count} of others" if bundles else "no signature"
         raise NotAllowed(f"{ref} has {have}; expected one of {keys.label}")
 
 

@@ -22,8 +22,7 @@ from p2pcache.core.protocol import messages as m
 from p2pcache.core.protocol.certificate_identity import bearer_of
 from p2pcache.core.settings import LeaseSettings, MemberSettings
 from p2pcache.core.swarm.commands import ALL
-from p2pcache.errors import RemoteProtocolError
-from p2pcache.ids import NodeId, RunIndex, RunSet, is_digest
+from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,8 +308,6 @@ def check_state(said: m.SwarmState, most_leases: int) -> None:
     Raises:
         RemoteProtocolError: no honest member says this.
     """
-    if not is_digest(said.digest):
-        raise RemoteProtocolError("a swarm with a bad digest")
     m.run_bits(said.leases[:most_leases], said.run_count)
     for bitmap in (b"" if said.complete else said.have, said.wanted):
         if bitmap:

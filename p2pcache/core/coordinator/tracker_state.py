@@ -229,8 +229,6 @@ class TrackerState:
                 self._turns[digest] = None
 
     def _announce(self, node: NodeId, said: m.Announce, now: float) -> None:
-        if why := m.unfit_announcement(said):
-            raise RemoteProtocolError(f"an announcement {why}")
         if node not in self.registry.nodes:
             self._out.append(Notice(Event.JOINED, node))
         record = self.registry.on_announced(node, said, now)

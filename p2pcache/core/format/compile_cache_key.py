@@ -128,7 +128,7 @@ def differences(ours: Key, theirs: Key) -> list[str]:
     other |= {f"extra {k}": v for k, v in other.pop("extra").items()}
     return [
         f"{name} is {mine.get(name, '')!r} here and {other.get(name, '')!r} there"
-        for name in (*mine, *(name for name in other if name not in mine))
+        for name in mine | other
         if mine.get(name, "") != other.get(name, "")
     ]
 

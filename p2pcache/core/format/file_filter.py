@@ -19,11 +19,6 @@ MAX_WORK = 20_000_000_000
 _NAME_HEX = 32  # 128 bits: two selections of one model never meet
 
 
-def pick(layout: Layout, include: Sequence[str], exclude: Sequence[str]) -> list[str]:
-    """The selected paths of a model. Rules and errors are those of `pick_paths`."""
-    return pick_paths([file.path for file in layout.manifest.files], include, exclude)
-
-
 def pick_paths(paths: Sequence[str], include: Sequence[str], exclude: Sequence[str]) -> list[str]:
     """The selected ones of some paths.
 

@@ -15,7 +15,7 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
 
     Args:
         ref: that names nothing.
-        known: refs that name something and may be told.
+        known: refs that name something and may be told; one that is this ref lies in this cache alone.
 
     Returns:
         For example `; team/llama has the tags v1, v2`; "": nothing is near.
@@ -24,6 +24,8 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
     for each in known:
         tags.setdefault(_name(each), set()).add(each.tag)
     mine = _name(ref)
+    if ref.tag in tags.get(mine, ()):
+        return "; this cache has it, from another storage or from before it was deleted there (`p2pcache ls`)"
     if mine in tags:
         found = sorted(tags[mine], key=_natural)
         near = difflib.get_close_matches(ref.tag, found, n=1)
@@ -31,7 +33,9 @@ def hint(ref: Ref, known: Iterable[Ref]) -> str:
         more = f" and {len(found) - len(shown)} more" if len(found) > len(shown) else ""
         word = "the tag" if len(found) == 1 else "the tags"
         return f"; {mine} has {word} {', '.join(shown)}{more}"
-    near = difflib.get_close_matches(mine, sorted(tags), n=MOST_NAMES, cutoff=0.7)
+    # A long namespace alone makes all of its names alike.
+    alike = (name for name in sorted(tags) if _alike(name.rpartition("/")[2], ref.name))
+    near = difflib.get_close_matches(mine, alike, n=MOST_NAMES, cutoff=0.7)
     # Somebody may have left the namespace out, or got it wrong.
     near += [
         name for name in sorted(tags) if name.rpartition("/")[2] == ref.name and name not in near
@@ -49,6 +53,10 @@ def hint_within(ref: Ref, known: Iterable[Ref]) -> str:
 
 def _name(ref: Ref) -> str:
     return ref.name if ref.namespace == DEFAULT_NAMESPACE else f"{ref.namespace}/{ref.name}"
+
+
+def _alike(one: str, other: str) -> bool:
+    return bool(difflib.get_close_matches(one, [other], cutoff=0.6))
 
 
 def _tag(wanted: str, tags: set[str]) -> str:

@@ -15,7 +15,7 @@ class ReplicaPlacement(NamedTuple):
 
     complete: frozenset[NodeId]  # have all of it
     holders: dict[NodeId, Node]  # these, and nodes that fetch all of it
-    others: dict[NodeId, Node]  # connected, and understand `Warm`
+    others: dict[NodeId, Node]  # connected, and understand the question "warm"
     older: int  # connected, of a release that doesn't
 
     @classmethod

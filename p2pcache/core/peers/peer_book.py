@@ -57,6 +57,7 @@ class PeerBook:
     def ban(self, node: NodeId, run: RunIndex) -> Peer | None:
         """A node sent wrong bytes of this run: never ask it again; returns the neighbour that it was."""
         self.banned[node] = run
+        self._boundaries.on_delivers(node, delivers=False)
         return self.on_disconnected(node)
 
     def on_delivers(self, peer: Peer, *, delivers: bool) -> None:
@@ -64,6 +65,7 @@ class PeerBook:
         self._discount(peer, peer.have)
         peer.delivers = delivers
         self._count(peer, peer.have)
+        self._boundaries.on_delivers(peer.node, delivers=delivers)
 
     def on_have(self, peer: Peer, runs: RunSet) -> RunSet:
         """A neighbour says that it has these runs; returns those that it hadn't said before."""

@@ -95,7 +95,7 @@ def plan(
         now: unix seconds.
     """
     wanted_bytes = max(needed_bytes, wanted_bytes)
-    owners = _owners(models)
+    owners = Counter(blob for model in models for blob in model.blobs)
 
     def goes(model: Candidate) -> tuple[bool, float, float, str]:
         last = model.last_copy and now - model.uses.last < LAST_COPY_S
@@ -107,21 +107,19 @@ def plan(
     for model in waiting:
         if freed >= wanted_bytes:
             break
-        shared = owners.keys() & model.blobs.keys()
-        owners.subtract(shared)
+        owners.subtract(model.blobs.keys())
         # 0 where others need all of it; then it gives room only together with them.
-        own = sum(model.blobs.values()) - sum(model.blobs[blob] for blob in shared if owners[blob])
+        own = sum(size for blob, size in model.blobs.items() if not owners[blob])
         gone.append((model, own))
         freed += own
     if freed < needed_bytes:
         return Plan([], 0)
     victims = []
     for model, own in reversed(gone):  # the most valuable first: they stay where that costs no room
-        shared = owners.keys() & model.blobs.keys()
-        if own or any(not owners[blob] for blob in shared):
+        if own or any(size and not owners[blob] for blob, size in model.blobs.items()):
             victims.append(Victim(model.digest, own, model.value))
         else:
-            owners.update(shared)
+            owners.update(model.blobs.keys())
     victims.reverse()
     surplus = freed - wanted_bytes
     if victims and PART_BYTES <= surplus < victims[-1].bytes_freed:
@@ -150,19 +148,6 @@ def runs_to_go(
             chosen |= 1 << run
             size_bytes -= run_bytes[run]
     return chosen
-
-
-def _owners(models: Sequence[Candidate]) -> Counter[str]:
-    """How many models need each blob that several need. Few are; so the others are only looked at."""
-    seen: set[str] = set()
-    shared: set[str] = set()
-    for model in models:
-        if not seen.isdisjoint(model.blobs):
-            shared.update(seen & model.blobs.keys())
-        seen.update(model.blobs)
-    if not shared:
-        return Counter()
-    return Counter(blob for model in models for blob in shared & model.blobs.keys())
 
 
 class Limits(NamedTuple):

@@ -6,12 +6,12 @@ a stripe up keeps its order until the others have it. When a name moves to anoth
 instead of parts, the orders before last until the new ones are carried out, unless there is no room for both.
 """
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from itertools import chain
 from math import inf
 
 from p2pcache.core.pool.intent import Intent, Key, PoolNode, Wish, begin_intent
-from p2pcache.core.pool.placement import Situation
 from p2pcache.core.pool.progress import Progress, copies_of
 from p2pcache.core.pool.settings import GRACE_S, LACKING_S, REFUSED_S, SETTLE_S
 from p2pcache.core.pool.spots import Rooms, Spot, weights_of
@@ -128,11 +128,10 @@ class Keeper:
         copies = wish.copies or len(spots)
         for node in full:  # it gives up what it doesn't have
             placement.remove_all(node, but=had.get(node, 0))
-        situation = Situation(spots, had, may_copy=not waits)
-        placement.settle(copies, situation)
+        placement.settle(copies, spots, had, may_copy=not waits)
         ended = self._make_way(intent, spots, copies)
         if ended:
-            placement.settle(copies, situation)
+            placement.settle(copies, spots, had, may_copy=not waits)
         intent.note_former(before)
         least = max(1, copies)  # where no node is chosen nobody has it, and nothing ends
         if waits or intent.progress is None or intent.progress.missing_bytes:
@@ -172,16 +171,15 @@ class Keeper:
 
     def placed_bytes(self, node: NodeId) -> int:
         """Bytes that have their place on a node."""
-        return self._rooms.taken.get(node, 0)
+        return self._rooms.taken[node]
 
     def kept_bytes(self, node: NodeId) -> int:
         """Bytes that a node is to keep, or keeps until others have them."""
-        total = 0
-        for first in list(self.intents.values()):
-            for intent in first.in_force:
-                sizes = intent.placement.stripes.sizes
-                total += sum(sizes[stripe] for stripe in intent.orders.get(node, ()))
-        return total
+        return sum(
+            intent.placement.stripes.sizes[stripe]
+            for intent in chain.from_iterable(one.in_force for one in list(self.intents.values()))
+            for stripe in intent.orders.get(node, ())
+        )
 
     def next_wakeup(self, now: float) -> float:
         """When time alone changes something."""
@@ -194,15 +192,14 @@ class Keeper:
         """Assert the invariants."""
         assert self._away.keys() <= self._nodes.keys()
         assert {digest for digest, _ in self._refusals} <= self._digests
-        taken: dict[NodeId, int] = {}
+        taken = Counter[NodeId]()
         assert not any(one.before and one.before.before for one in self.intents.values())
         for intent in chain.from_iterable(one.in_force for one in self.intents.values()):
             intent.placement.check()
-            for node, load in intent.placement.loads.items():
-                taken[node] = taken.get(node, 0) + load
+            taken.update(intent.placement.loads)
             for stripe, former in intent.former.items():
                 assert not set(former) & set(intent.placement.targets[stripe])
-        assert self._rooms.taken == {node: load for node, load in taken.items() if load}
+        assert self._rooms.taken == taken
 
     # -- inside ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from p2pcache.core.protocol.keep_orders import (
 )
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.errors import RemoteProtocolError, UsageError
-from p2pcache.ids import Ref, RunSet, is_digest
+from p2pcache.ids import Ref, RunSet
 
 
 class KeptModel(NamedTuple):
@@ -40,7 +40,6 @@ class OrderUpdate:
 
     def __init__(self) -> None:
         """Nothing has come."""
-        self._generation = -1
         self._parts: list[KeepOrders] = []
 
     def take_part(self, part: KeepOrders) -> list[KeepOrder] | None:
@@ -49,17 +48,15 @@ class OrderUpdate:
         Raises:
             RemoteProtocolError: no honest tracker sends this.
         """
+        before, self._parts = self._parts, []
         check_part(part)
-        if part.part == 0:
-            self._generation, self._parts = part.generation, []
-        if part.generation != self._generation or part.part != len(self._parts):
-            return None  # of a list whose beginning was lost; another one will come
-        self._parts.append(part)
-        if len(self._parts) < part.parts:
+        parts = [*(before if part.part else ()), part]
+        if len(parts) != part.part + 1:
+            return None  # of a list whose beginning was no good; another one will come
+        if len(parts) < part.parts:
+            self._parts = parts
             return None
-        orders = [order for each in self._parts for order in each.orders]
-        self._generation, self._parts = -1, []
-        return orders
+        return [order for each in parts for order in each.orders]
 
 
 def check_part(part: KeepOrders) -> None:
@@ -87,8 +84,6 @@ def ref_of(order: KeepOrder) -> Ref:
     Raises:
         RemoteProtocolError: it names none.
     """
-    if not is_digest(order.manifest_digest):
-        raise RemoteProtocolError("an order to keep without a digest")
     text = f"{order.namespace}/{order.name}:{order.tag}@blake3:{order.manifest_digest}"
     try:
         return Ref.parse(text)
@@ -110,22 +105,17 @@ def take(
     for order in orders:
         pieces.setdefault(order.manifest_digest, []).append(order)
     after: dict[str, KeptModel] = {}
-    for digest, listed in pieces.items():
-        whole = any(order.whole for order in listed)
-        runs = ALL if whole else _union(listed)
+    for digest in (*pieces, *(before.keys() - pieces.keys())):
+        listed = pieces.get(digest, [])
         known = before.get(digest)
         if known is None:
-            after[digest] = KeptModel(ref_of(listed[0]), runs, whole, digest not in present)
-        else:
-            left = (known.leaving | known.ordered) & ~runs
-            after[digest] = known._replace(
-                ref=ref_of(listed[0]), ordered=runs, whole=whole, leaving=left
-            )
-    for digest in before.keys() - after.keys():
-        known = before[digest]
-        left = known.leaving | known.ordered
-        if known.brought and left:
-            after[digest] = known._replace(ordered=0, whole=False, leaving=left)
+            known = KeptModel(ref_of(listed[0]), 0, whole=False, brought=digest not in present)
+        whole = any(order.whole for order in listed)
+        runs = ALL if whole else _union(listed)
+        left = (known.leaving | known.ordered) & ~runs
+        if listed or (known.brought and left):
+            ref = ref_of(listed[0]) if listed else known.ref
+            after[digest] = known._replace(ref=ref, ordered=runs, whole=whole, leaving=left)
     return after
 
 

@@ -8,8 +8,8 @@ must: each stripe that comes to a full node pushes another one out. So stripes t
 starts finds the places where the bytes are.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from p2pcache.core import bitset
 from p2pcache.core.pool.settings import GIVES, HUNGRY, OVERLOADED
@@ -20,14 +20,6 @@ from p2pcache.ids import NodeId, RunSet
 
 Targets = tuple[NodeId, ...]
 """The nodes that are to have a stripe."""
-
-
-class Situation(NamedTuple):
-    """What placing goes by."""
-
-    spots: Mapping[NodeId, Spot]  # nodes that may keep something of the model
-    had: Mapping[NodeId, RunSet]  # stripes that nodes have, as bits
-    may_copy: bool = True  # False: only what nodes have already is placed
 
 
 class Placement:
@@ -49,17 +41,26 @@ class Placement:
         self.key = key
         self.rooms = rooms
         self.targets: list[Targets] = [()] * len(stripes)
-        self.loads: dict[NodeId, int] = {}
+        self.loads = Counter[NodeId]()
 
-    def settle(self, copies: int, now: Situation) -> None:
-        """Place what lacks a place, and move what must; so many copies of each stripe, each on another node."""
-        _Settling(self, min(copies, len(now.spots)), now).settle()
+    def settle(
+        self, copies: int, spots: Mapping[NodeId, Spot], had: Mapping[NodeId, RunSet], *, may_copy: bool = True
+    ) -> None:  # fmt: skip
+        """Place what lacks a place, and move what must.
+
+        Args:
+            copies: of each stripe, each on another node.
+            spots: nodes that may keep something of the model.
+            had: stripes that nodes have, as bits.
+            may_copy: False: only what nodes have already is placed.
+        """
+        _Settling(self, min(copies, len(spots)), spots, had, may_copy=may_copy).settle()
 
     def place(self, stripe: int, node: NodeId) -> None:
         """A node is to have a stripe."""
         size = self.stripes.sizes[stripe]
         self.targets[stripe] += (node,)
-        self.loads[node] = self.loads.get(node, 0) + size
+        self.loads[node] += size
         self.rooms.book(node, size)
 
     def displace(self, stripe: int, node: NodeId) -> None:
@@ -81,25 +82,28 @@ class Placement:
         for node, load in self.loads.items():
             self.rooms.book(node, -load)
         self.targets = [()] * len(self.stripes)
-        self.loads = {}
+        self.loads.clear()
 
     def check(self) -> None:
         """Assert the invariants."""
-        loads: dict[NodeId, int] = {}
+        loads = Counter[NodeId]()
         for stripe, targets in enumerate(self.targets):
             assert len(set(targets)) == len(targets)
             for node in targets:
-                loads[node] = loads.get(node, 0) + self.stripes.sizes[stripe]
-        assert loads == {node: load for node, load in self.loads.items() if load}
+                loads[node] += self.stripes.sizes[stripe]
+        assert loads == self.loads
 
 
 class _Settling:
     """One time that a placement is settled, by the nodes as they are then."""
 
-    def __init__(self, placement: Placement, copies: int, now: Situation) -> None:
+    def __init__(
+        self, placement: Placement, copies: int, spots: Mapping[NodeId, Spot], had: Mapping[NodeId, RunSet],
+        *, may_copy: bool,
+    ) -> None:  # fmt: skip
         self._placement = placement
         self._copies = copies
-        self._spots, self._had, self._may_copy = now
+        self._spots, self._had, self._may_copy = spots, had, may_copy
         self._stripes, self._rooms = placement.stripes, placement.rooms
         self._targets, self._loads = placement.targets, placement.loads
         total = self._stripes.total_bytes
@@ -114,13 +118,8 @@ class _Settling:
             self._relieve()
 
     def _drop_gone(self) -> None:
-        gone = self._loads.keys() - self._spots.keys()
-        if not gone:
-            return
-        for stripe, targets in enumerate(self._targets):
-            for node in gone.intersection(targets):
-                self._placement.displace(stripe, node)
-        for node in gone:
+        for node in self._loads.keys() - self._spots.keys():
+            self._placement.remove_all(node)
             del self._loads[node]
 
     def _trim(self) -> None:
@@ -157,7 +156,7 @@ class _Settling:
     def _open_spots(self, nodes: Iterable[NodeId]) -> OpenSpots:
         """Those of the nodes that are present and have less than their share."""
         present = {node: self._spots[node] for node in nodes if self._spots[node].present}
-        return OpenSpots(present, lambda node: self._load(node) < self._shares[node])
+        return OpenSpots(present, lambda node: self._loads[node] < self._shares[node])
 
     def _next(self, spots: OpenSpots, stripe: int, taken: Targets) -> NodeId | None:
         return spots.choose(
@@ -175,15 +174,12 @@ class _Settling:
         ]  # fmt: skip
         return min(
             fit,
-            key=lambda n: (self._closeness(n, targets), self._load(n) / self._shares[n], n),
+            key=lambda n: (self._closeness(n, targets), self._loads[n] / self._shares[n], n),
             default=None,
         )
 
     def _adopt(self, missing: Iterable[int]) -> None:
-        """Give places to nodes that have the stripes: no byte moves.
-
-        Where nothing is copied, all that is there counts, whatever the shares: a copy that has no place would go.
-        """
+        """Give places to nodes that have the stripes: no byte moves."""
         wanted = bitset.of(missing)
         holders: dict[int, list[NodeId]] = {}
         for node, had in sorted(self._had.items()):
@@ -193,10 +189,7 @@ class _Settling:
         for stripe, nodes in sorted(holders.items()):
             while len(self._targets[stripe]) < self._copies:
                 targets = self._targets[stripe]
-                fit = [
-                    node for node in nodes
-                    if node not in targets and (not self._may_copy or self._takes(node, stripe))
-                ]  # fmt: skip
+                fit = [n for n in nodes if n not in targets and self._may_adopt(n, stripe)]
                 if not fit:
                     break
                 best = min(fit, key=lambda n: (self._closeness(n, targets), self._score(n, stripe)))
@@ -216,7 +209,7 @@ class _Settling:
     def _take_over(self, node: NodeId, stripes: Iterable[int], *, won: bool) -> None:
         """Let a node take places of others, up to its share; `won`: only where it comes before them by its hash."""
         for stripe in stripes:
-            if self._load(node) >= self._shares[node]:
+            if self._loads[node] >= self._shares[node]:
                 return
             if not self._fits(node, stripe):
                 continue
@@ -264,21 +257,20 @@ class _Settling:
 
     # -- one node ----------------------------------------------------------------------------------
 
-    def _load(self, node: NodeId) -> int:
-        return self._loads.get(node, 0)
-
     def _fits(self, node: NodeId, stripe: int) -> bool:
         return self._rooms.left(node) >= self._stripes.sizes[stripe]
 
-    def _takes(self, node: NodeId, stripe: int) -> bool:
-        return self._fits(node, stripe) and self._is_bearable(node, self._stripes.sizes[stripe])
+    def _may_adopt(self, node: NodeId, stripe: int) -> bool:
+        """Where nothing is copied, all that is there counts, whatever the shares: a copy that has no place would go."""
+        fits = self._fits(node, stripe) and self._is_bearable(node, self._stripes.sizes[stripe])
+        return fits or not self._may_copy
 
     def _is_bearable(self, node: NodeId, more: int = 0) -> bool:
         limit = OVERLOADED * self._shares[node] + self._stripes.largest
-        return self._load(node) + more <= limit
+        return self._loads[node] + more <= limit
 
     def _is_hungry(self, node: NodeId) -> bool:
-        return self._load(node) + self._stripes.largest < HUNGRY * self._shares[node]
+        return self._loads[node] + self._stripes.largest < HUNGRY * self._shares[node]
 
     def _closeness(self, node: NodeId, others: Iterable[NodeId]) -> tuple[int, int]:
         """How many other copies are in a node's site, and in its rack: the fewer, the better."""

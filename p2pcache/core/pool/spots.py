@@ -1,7 +1,7 @@
 """The nodes that may keep something: their places, their room, and which of them is the next for a stripe."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from hashlib import blake2b
 from math import log2
 from statistics import median
@@ -10,6 +10,8 @@ from typing import NamedTuple
 from p2pcache.core.pool.settings import WEIGHT_CHANGE, WEIGHT_STEPS
 from p2pcache.core.rendezvous import score
 from p2pcache.ids import NodeId
+
+_Path = tuple[str, ...]  # a site, or a site and one of its racks
 
 
 class Spot(NamedTuple):
@@ -27,19 +29,17 @@ class Rooms:
     def __init__(self) -> None:
         """No node yet."""
         self.total: dict[NodeId, int] = {}
-        self.taken: dict[NodeId, int] = {}
+        self.taken = Counter[NodeId]()
 
     def left(self, node: NodeId) -> int:
         """What is left; below 0 where the room shrank."""
-        return self.total.get(node, 0) - self.taken.get(node, 0)
+        return self.total.get(node, 0) - self.taken[node]
 
     def book(self, node: NodeId, size: int) -> None:
         """Some is taken; below 0: given back."""
-        taken = self.taken.get(node, 0) + size
-        if taken:
-            self.taken[node] = taken
-        else:
-            self.taken.pop(node, None)
+        self.taken[node] += size
+        if not self.taken[node]:
+            del self.taken[node]
 
 
 def weights_of(
@@ -64,17 +64,6 @@ def weights_of(
     return weights
 
 
-@dataclass(slots=True)
-class _Group:
-    """A site with its racks, or a rack with its nodes that are open."""
-
-    name: str
-    number: int  # made of its path, for the hash
-    weight: float = 0.0
-    racks: dict[str, "_Group"] = field(default_factory=dict)
-    nodes: list[NodeId] = field(default_factory=list)
-
-
 class OpenSpots:
     """Nodes that take more. They are looked up by site, then rack, then node, so that a look needs few hashes."""
 
@@ -87,14 +76,15 @@ class OpenSpots:
         """
         self._spots = spots
         self._is_open = is_open
-        self._sites: dict[str, _Group] = {}
+        self._sites: dict[_Path, dict[_Path, list[NodeId]]] = {}
+        self._weights: dict[_Path, float] = {}  # of all open nodes in each site and rack
         for node, spot in sorted(spots.items()):
             if is_open(node):
-                site = _group_in(self._sites, spot.site, spot.site)
-                rack = _group_in(site.racks, spot.rack, f"{spot.site}/{spot.rack}")
-                site.weight += spot.weight
-                rack.weight += spot.weight
-                rack.nodes.append(node)
+                site, rack = _paths(spot)
+                self._sites.setdefault(site, {}).setdefault(rack, []).append(node)
+                for path in (site, rack):
+                    self._weights[path] = self._weights.get(path, 0.0) + spot.weight
+        self._numbers = {path: _number(path) for path in self._weights}
 
     def choose(
         self, key: int, others: Iterable[Spot], fits: Callable[[NodeId], bool]
@@ -106,29 +96,27 @@ class OpenSpots:
             others: the nodes with its other copies.
             fits: whether a node may be it.
         """
-        for rack in self._racks(key, list(others)):
-            rack.nodes[:] = filter(self._is_open, rack.nodes)
-            fit = [node for node in rack.nodes if fits(node)]
-            if fit:
-                return min(fit, key=lambda node: score(node, key, self._spots[node].weight))
+        near = Counter(path for spot in others for path in _paths(spot))
+
+        def order(path: _Path) -> tuple[int, float]:
+            """Those with the fewest copies first, then by their hashes."""
+            return near[path], score(self._numbers[path], key, self._weights[path])
+
+        for site in sorted(self._sites, key=order):
+            racks = self._sites[site]
+            for rack in sorted(filter(racks.get, racks), key=order):
+                racks[rack] = list(filter(self._is_open, racks[rack]))
+                fit = [node for node in racks[rack] if fits(node)]
+                if fit:
+                    return min(fit, key=lambda node: score(node, key, self._spots[node].weight))
         return None
 
-    def _racks(self, key: int, near: list[Spot]) -> Iterator[_Group]:
-        """Racks with open nodes, the best ones first."""
-        for site in _ordered(self._sites.values(), key, [spot.site for spot in near]):
-            racks = [rack for rack in site.racks.values() if rack.nodes]
-            yield from _ordered(racks, key, [o.rack for o in near if o.site == site.name])
+
+def _paths(spot: Spot) -> tuple[_Path, _Path]:
+    """The site of a node, and its rack."""
+    return (spot.site,), (spot.site, spot.rack)
 
 
-def _group_in(groups: dict[str, _Group], name: str, path: str) -> _Group:
-    if name not in groups:
-        number = int.from_bytes(blake2b(path.encode(), digest_size=8).digest())
-        groups[name] = _Group(name, number)
-    return groups[name]
-
-
-def _ordered(groups: Iterable[_Group], key: int, copies: list[str]) -> list[_Group]:
-    """Those with the fewest copies first, then by their hashes; `copies`: the name of the group of each."""
-    return sorted(
-        groups, key=lambda one: (copies.count(one.name), score(one.number, key, one.weight))
-    )
+def _number(path: _Path) -> int:
+    """For the hash."""
+    return int.from_bytes(blake2b("/".join(path).encode(), digest_size=8).digest())

@@ -13,8 +13,10 @@ messages prove nothing (docs/trust.md).
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from p2pcache.errors import NotAllowed, RemoteProtocolError
 from p2pcache.ids import NodeId
@@ -25,19 +27,21 @@ VERSIONS: tuple[int, ...] = (
 NONCE_BYTES = 32
 _MAX_NODE = (1 << 63) - 1  # eight signed bytes in the proofs
 
+Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
 
 class Challenge(msgspec.Struct, array_like=True, frozen=True):
     """The server speaks first, so that a client's proof is never replayable."""
 
-    nonce: bytes
+    nonce: Nonce
     versions: tuple[int, ...]
 
 
 class Hello(msgspec.Struct, array_like=True, frozen=True):
     """The client's half."""
 
-    nonce: bytes
-    node: NodeId
+    nonce: Nonce
+    node: Annotated[NodeId, Meta(gt=0, le=_MAX_NODE)]  # 0 stands for nobody
     role: str  # "peer", or "agent" towards a tracker
     version: int
     proof: bytes
@@ -46,7 +50,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
 class Welcome(msgspec.Struct, array_like=True, frozen=True):
     """The server's half."""
 
-    node: NodeId
+    node: Annotated[NodeId, Meta(ge=0, le=_MAX_NODE)]
     proof: bytes
 
 
@@ -95,16 +99,10 @@ def hello(secret: Secret, challenge: Challenge, *, nonce: bytes, node: NodeId, r
         role: "peer" or "agent".
 
     Raises:
-        RemoteProtocolError: a nonce of the wrong size, or no version in common.
+        RemoteProtocolError: no version in common.
     """
-    _check_nonce(challenge.nonce)
     said = Hello(nonce, node, role, choose_version(challenge.versions), b"")
     return msgspec.structs.replace(said, proof=_client_proof(secret.key, challenge, said))
-
-
-def is_node(number: int) -> bool:
-    """Whether a number can be a node's id: 63 bits, and not 0, which stands for nobody."""
-    return 0 < number <= _MAX_NODE
 
 
 def accept(
@@ -121,9 +119,8 @@ def accept(
 
     Raises:
         NotAllowed: wrong key.
-        RemoteProtocolError: malformed, wrong role or version.
+        RemoteProtocolError: wrong role or version.
     """
-    _check_nonce(said.nonce)
     if said.version not in challenge.versions or said.role != role:
         raise RemoteProtocolError("HELLO with another role or version than the challenge allows")
     for key in secret.taken:
@@ -131,7 +128,7 @@ def accept(
             # With the client's key: it may not have ours yet.
             return Welcome(node, _server_proof(key, challenge, said, node))
     raise NotAllowed(
-        "a member's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+        "a member's proof is wrong: it has no or another cluster key; give all the same --cluster-key-file"
     )
 
 
@@ -152,7 +149,7 @@ def confirm(secret: Secret, challenge: Challenge, said: Hello, welcome: Welcome)
         for key in secret.taken
     ):
         raise NotAllowed(
-            "the server's proof is wrong: it holds another cluster key; give all the same --cluster-key-file"
+            "the server's proof is wrong: it has no or another cluster key; give all the same --cluster-key-file"
         )
 
 
@@ -171,8 +168,3 @@ def _proof(key: bytes, side: bytes, challenge: Challenge, said: Hello) -> bytes:
         said.nonce, said.node, said.role, said.version,
     ])  # fmt: skip
     return hmac.digest(key, text, "sha256")
-
-
-def _check_nonce(nonce: bytes) -> None:
-    if len(nonce) != NONCE_BYTES:
-        raise RemoteProtocolError(f"nonce of {len(nonce)} bytes, expected {NONCE_BYTES}")

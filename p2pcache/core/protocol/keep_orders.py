@@ -1,7 +1,7 @@
 """What a tracker orders an agent to keep, and what the agent says of it.
 
-Orders are declarative: all parts of one generation are the whole list for that agent, and replace the list before,
-whatever its generation. A model that isn't listed is no longer ordered; the node may evict it as any model. An agent
+Orders are declarative: all parts together are the whole list for that agent, and replace the list before. A model that
+isn't listed is no longer ordered; the node may evict it as any model. An agent
 goes by its last list until a whole new one is here, also over its own restart and the tracker's. A tracker sends a list
 after `Settled`, as soon as it knows what is to be kept, and again when it changes; only to agents that announced
 `keeps`.
@@ -49,7 +49,6 @@ class KeepOrder(msgspec.Struct, array_like=True, frozen=True):
 class KeepOrders(msgspec.Struct, array_like=True, tag=44, frozen=True):
     """One part of the list, tracker to agent. Parts come in order; a part 0 begins a list anew."""
 
-    generation: int  # of the list; a later list on the same connection has a higher one
     part: int  # from 0
     parts: int
     orders: tuple[KeepOrder, ...] = ()
@@ -59,8 +58,6 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
     """How one ordered model stands on the node."""
 
     manifest_digest: str
-    runs_had: int  # of those that are ordered
-    runs_ordered: int
     refused: str = ""  # one of `REFUSALS`, or ""
     detail: str = ""  # one line for people
     fetched_bytes: int = 0  # for its orders, since the agent started; for people
@@ -69,7 +66,6 @@ class Kept(msgspec.Struct, array_like=True, frozen=True):
 class KeptReport(msgspec.Struct, array_like=True, tag=12, frozen=True):
     """Agent to tracker: the models whose row changed since the last report; after a new list all of its models."""
 
-    generation: int  # of the list that it speaks of
     kept: tuple[Kept, ...] = ()
 
 
@@ -78,7 +74,7 @@ def detail_of(text: str) -> str:
     return textwrap.shorten(text, MAX_DETAIL, placeholder=" ...")
 
 
-def split(generation: int, orders: Iterable[KeepOrder]) -> list[KeepOrders]:
+def split(orders: Iterable[KeepOrder]) -> list[KeepOrders]:
     """One list as its parts; an empty list has one part. Orders beyond `MAX_PARTS` are left out."""
     parts: list[list[KeepOrder]] = [[]]
     ranges = 0
@@ -89,17 +85,12 @@ def split(generation: int, orders: Iterable[KeepOrder]) -> list[KeepOrders]:
         parts[-1].append(order)
         ranges += len(order.ranges)
     del parts[MAX_PARTS:]
-    return [
-        KeepOrders(generation, number, len(parts), tuple(part)) for number, part in enumerate(parts)
-    ]
+    return [KeepOrders(number, len(parts), tuple(part)) for number, part in enumerate(parts)]
 
 
 def _cut(orders: Iterable[KeepOrder]) -> Iterator[KeepOrder]:
     """The orders, those with more ranges than a part holds in several pieces."""
     for order in orders:
-        if len(order.ranges) <= MAX_RANGES:
-            yield order
-            continue
-        for first in range(0, len(order.ranges), MAX_RANGES):
+        for first in range(0, len(order.ranges) or 1, MAX_RANGES):
             piece = order.ranges[first : first + MAX_RANGES]
             yield msgspec.structs.replace(order, ranges=piece)

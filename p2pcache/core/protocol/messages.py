@@ -7,14 +7,14 @@ the other side: `MAX_MESSAGE_BYTES` limits their size, and their users check the
 """
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from p2pcache.core import bitset
 from p2pcache.core.format.manifest import MAX_CHUNKS
-from p2pcache.core.protocol.keep_orders import MAX_LABELS, ROLES, KeepOrders, KeptReport
+from p2pcache.core.protocol.keep_orders import MAX_LABELS, KeepOrders, KeptReport
 from p2pcache.errors import RemoteProtocolError
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -34,13 +34,14 @@ EVERYBODY = ""  # in place of a swarm's digest: all nodes of the cluster
 MAX_FIGURE = 1 << 62  # bytes; more is no honest figure
 MAX_LABEL = 290  # characters of the longest ref: 80/80:128
 MAX_TEXT = 256  # characters of an announced text; a host's name has 253 at most
-ANNOUNCED_TEXTS = ("address", "version", "rack", "site", "name")  # of `Announce`; `unfit_text`
 
 Figure = Annotated[int, Meta(ge=0, le=MAX_FIGURE)]
 Seconds = Annotated[float, Meta(ge=0, le=1e8)]  # more is no honest duration
 # Shown in terminals: no control characters, and none that hide text or turn its direction.
 _UNFIT = r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff"
 Label = Annotated[str, Meta(pattern=rf"\A[^{_UNFIT}]{{0,{MAX_LABEL}}}\Z")]
+Text = Annotated[str, Meta(pattern=rf"\A[^{_UNFIT}]{{0,{MAX_TEXT}}}\Z")]
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
 class _Message(msgspec.Struct, array_like=True, frozen=True):
@@ -53,18 +54,6 @@ def unfit_text(text: str) -> str:
         return f"has {len(text)} characters; {MAX_TEXT} are allowed"
     if not text.isprintable():  # it could change a terminal, or forge a line of a log
         return "has characters that can't be printed"
-    return ""
-
-
-def unfit_announcement(said: "Announce") -> str:
-    """Why an announcement is refused, as the end of a sentence; empty: it isn't."""
-    for name in ANNOUNCED_TEXTS:
-        if why := unfit_text(getattr(said, name)):
-            return f"whose {name} {why}"
-    if len(said.labels) > MAX_LABELS or any(map(unfit_text, said.labels)):
-        return f"with more than {MAX_LABELS} labels, or with one that can't be shown"
-    if said.role and said.role not in ROLES:
-        return "with a role that there isn't"
     return ""
 
 
@@ -91,7 +80,7 @@ class Member(_Message, frozen=True):
 class SwarmState(_Message, frozen=True):
     """What one agent has of one model. A complete model is `have=b""` with `complete`."""
 
-    digest: str  # hex, of the manifest
+    digest: Digest  # of the manifest
     run_count: Annotated[int, Meta(ge=0, le=MAX_CHUNKS)]
     have: bytes = b""
     complete: bool = False
@@ -114,19 +103,20 @@ class SwarmState(_Message, frozen=True):
 class Announce(_Message, tag=1, frozen=True):
     """First message after the handshake: the agent's address and labels, and all that it has."""
 
-    address: str
-    version: str
-    rack: str = ""
-    site: str = ""
+    address: Text
+    version: Text
+    rack: Text = ""
+    site: Text = ""
     swarms: tuple[SwarmState, ...] = ()
-    name: str = ""  # what people call the node, for example its Kubernetes node name
-    warms: bool = False  # it understands `Warm`
+    name: Text = ""  # what people call the node, for example its Kubernetes node name
+    warms: bool = False  # it understands the question "warm"
     # Random, of this process: tells a restart from a second agent with the same id. 0: an older release.
     instance: int = 0
     tells: bool = False  # it understands `NodeQuestion`
     keeps: bool = False  # it understands `KeepOrders`
-    role: str = ""  # one of `keep_orders.ROLES`; "": an older release
-    labels: tuple[str, ...] = ()  # KEY=VALUE, for people's choice of nodes
+    role: Literal["", "seed", "cache", "client"] = ""  # `keep_orders.ROLES`; "": an older release
+    # KEY=VALUE, for people's choice of nodes.
+    labels: Annotated[tuple[Text, ...], Meta(max_length=MAX_LABELS)] = ()
     room_bytes: int = 0  # as in `Heartbeat`
     link_bytes_s: int = 0  # what its link carries; 0: not known
 
@@ -221,18 +211,8 @@ class Ask(_Message, tag=9, frozen=True):
     offset: int = 0
 
 
-class Warmed(_Message, tag=10, frozen=True):
-    """The one answer to a `Warm`: the state of the model there, or an exit code and one line."""
-
-    id: int
-    state: str = ""  # "had", "getting" or "started"
-    digest: str = ""
-    code: int = 0
-    message: str = ""
-
-
 class NodeAnswer(_Message, tag=11, frozen=True):
-    """The one answer to a `NodeQuestion`: rows as JSON or a manifest's bytes, or an exit code and one line."""
+    """The one answer to a `NodeQuestion`: rows as JSON, a manifest's bytes or a state, or an exit code and one line."""
 
     id: int
     data: bytes = b""
@@ -317,13 +297,6 @@ class Refusal(_Message, tag=39, frozen=True):
     message: str
 
 
-class Warm(_Message, tag=40, frozen=True):
-    """The agent fetches this model, after all models that somebody waits for. Sent only to agents that said `warms`."""
-
-    id: int
-    ref: str
-
-
 class ClonedId(_Message, tag=41, frozen=True):
     """Another live agent has the same node id and was refused. Sent only to agents that announced an `instance`."""
 
@@ -336,34 +309,36 @@ class Standby(_Message, tag=43, frozen=True):
     The connection ends when this tracker becomes the active one.
     """
 
-    active: str = ""  # the active one's URL; "": not known
+    active: Text = ""  # the active one's URL; "": not known
 
 
 class NodeQuestion(_Message, tag=42, frozen=True):
     """What runs ("pulls") or ended ("history") on this node, how full is it ("room"), why has it a model ("model")?
 
     "manifest": the next `NODE_MANIFEST_BYTES` of a model's manifest; fewer: it ends there.
-    Sent only to agents that announced `tells`.
+    "warm": fetch a model, after all that somebody waits for; answered with its state: "had", "getting" or "started".
+    Sent only to agents that announced `tells`, "warm" to those that announced `warms`.
     """
 
     id: int
     what: str
     limit: int = 0  # rows; of "manifest": where the part begins
-    text: str = ""  # of "model" and "manifest": the manifest's digest
+    text: str = ""  # of "model" and "manifest": the manifest's digest; of "warm": a ref
 
 
 ToTracker = (
-    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | Warmed
-    | NodeAnswer | KeptReport
+    Announce | Heartbeat | Enter | Exit | LeaseReport | Stuck | Blame | Leaving | Ask | NodeAnswer
+    | KeptReport
 )  # fmt: skip
 ToAgent = (
-    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | Warm | ClonedId
-    | NodeQuestion | Standby | KeepOrders
+    Settled | Swarm | Grant | Revoke | Stop | Poll | Answer | Refusal | ClonedId | NodeQuestion
+    | Standby | KeepOrders
 )  # fmt: skip
 
 # How messages that list swarms begin: a MessagePack array of up to 15 fields, then the tag.
 _LONG = frozenset(bytes((0x90 | fields, tag)) for fields in range(16) for tag in (1, 2))
 
+T = TypeVar("T")
 _encoder = msgspec.msgpack.Encoder()
 _to_tracker: msgspec.msgpack.Decoder[ToTracker] = msgspec.msgpack.Decoder(ToTracker)
 _to_agent: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
@@ -382,10 +357,7 @@ def decode_to_tracker(data: bytes) -> ToTracker:
     """
     if len(data) > MAX_SHORT_BYTES and data[:2] not in _LONG:
         raise RemoteProtocolError(f"a message of {len(data)} bytes that lists no swarms")
-    try:
-        return _to_tracker.decode(data)
-    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"bad message from an agent: {error}") from None
+    return _decode(_to_tracker, data, "an agent")
 
 
 def decode_to_agent(data: bytes) -> ToAgent:
@@ -394,7 +366,11 @@ def decode_to_agent(data: bytes) -> ToAgent:
     Raises:
         RemoteProtocolError: not a message of this protocol.
     """
+    return _decode(_to_agent, data, "the tracker")
+
+
+def _decode(decoder: msgspec.msgpack.Decoder[T], data: bytes, sender: str) -> T:
     try:
-        return _to_agent.decode(data)
+        return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise RemoteProtocolError(f"bad message from the tracker: {error}") from None
+        raise RemoteProtocolError(f"bad message from {sender}: {error}") from None

@@ -61,16 +61,6 @@ class Rights(NamedTuple):
             return False
         return self.everywhere or not namespace or namespace in self.namespaces
 
-    def within(self, other: "Rights") -> "Rights":
-        """The rights that both allow; without a common namespace they allow nothing."""
-        scope = min(self.scope, other.scope, key=_RANK.__getitem__)
-        if self.everywhere:
-            return Rights(scope, other.namespaces)
-        if other.everywhere:
-            return Rights(scope, self.namespaces)
-        both = tuple(name for name in self.namespaces if name in other.namespaces)
-        return Rights(scope, both)
-
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The signed content. An unknown field may narrow the rights, so a token that has one is refused."""

@@ -1,10 +1,11 @@
 """Racks and sites: which runs this node may bring across a boundary, so that one copy crosses it.
 
 A run that the own rack lacks is fetched by one member of it, the holder of the run's bridge slot, and spreads inside
-the rack from there. The others wait for it. If that bridge brings far less than the other bridges, the next nodes in
-order step in: first the second, then four, eight, sixteen, at last all. Time alone doesn't decide: on a thin uplink all
-bridges are slow, and nodes that step in make it slower (docs/lab/0014). A site is crossed by the same rule among all
-of its nodes. No message is needed: all nodes that hold the same list compute the same order.
+the rack from there. The others wait for it. A member that delivers nothing holds no slot, in the eyes of those that
+know. If a bridge brings far less than the others, the next nodes in order step in: first the second, then four, eight,
+sixteen, at last all. Time alone doesn't decide: on a thin uplink all bridges are slow, and nodes that step in make it
+slower (docs/lab/0014). A site is crossed by the same rule among all of its nodes. No message is needed: all nodes that
+hold the same list compute the same order.
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ class Boundaries:
         """
         self.active = False
         self._rack, self._site = (_Boundary(node, run_count) for _ in range(2))
+        self._doubted: frozenset[NodeId] = frozenset()  # they deliver nothing to this node
 
     def on_members(
         self, nodes: Sequence[NodeId], rack: tuple[NodeId, ...], site: tuple[NodeId, ...]
@@ -54,8 +56,14 @@ class Boundaries:
         """
         self.active = bool(rack) and not frozenset(rack).issuperset(nodes)
         if self.active:  # else nobody asks for them, and a site may have thousands of nodes
-            self._rack.enclose(rack)
-            self._site.enclose(site)
+            self._rack.enclose(rack, self._doubted)
+            self._site.enclose(site, self._doubted)
+
+    def on_delivers(self, node: NodeId, *, delivers: bool) -> None:
+        """Whether a node delivers has changed. One that doesn't brings nothing into the rack, whatever it fetches."""
+        self._doubted = self._doubted - {node} if delivers else self._doubted | {node}
+        for boundary in (self._rack, self._site) if self.active else ():
+            boundary.enclose(boundary.group, self._doubted)
 
     def distance(self, node: NodeId) -> int:
         """How far a node is: 0 in this rack, 1 in this site, 2 elsewhere."""
@@ -95,6 +103,8 @@ class _Boundary:
         self.inside: frozenset[NodeId] = frozenset()
         self.open: RunSet = 0
         self._node = node
+        self.group: tuple[NodeId, ...] = ()  # `inside`, ascending
+        self._doubted: frozenset[NodeId] = frozenset()  # those inside that hold no slot
         # Turns a set of slots into the set of their runs.
         self._repeat = sum(1 << start for start in range(0, run_count, BRIDGE_SLOTS))
         # Runs for which this node is among the first 1, 2, 4 ... in order.
@@ -106,12 +116,17 @@ class _Boundary:
         self._waited: list[RunSet] = [0]
         self._starved: RunSet = 0  # runs that waited when nothing came any more
 
-    def enclose(self, group: tuple[NodeId, ...]) -> None:
+    def enclose(self, group: tuple[NodeId, ...], doubted: frozenset[NodeId]) -> None:
+        """`doubted` nodes hold no slot while others do: the next in order hold theirs, and no other slot moves."""
         inside = frozenset(group)
-        if self.inside == inside:
+        doubted &= inside
+        if (self.inside, self._doubted) == (inside, doubted):
             return
-        self.inside, self._probation = inside, {}
-        orders = bridge_slots.order(group)
+        self.group, self.inside, self._doubted, self._probation = group, inside, doubted, {}
+        orders = [
+            tuple(node for node in one if node not in doubted) or one
+            for one in bridge_slots.order(group)
+        ]
         self._shares = [
             self._share(orders, node, 1) for node in dict.fromkeys(one[0] for one in orders)
         ]

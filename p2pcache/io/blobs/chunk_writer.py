@@ -244,7 +244,7 @@ class ChunkWriter:
             self.busy()
         written = 0
         try:
-            with cache_errors(blobs, f"write into {blobs.root}"):
+            with self.file.writing, cache_errors(blobs, f"write into {blobs.root}"):
                 blobs.disk.write_at(self.file.fd, data, self.base + offset)
             written = len(data)
         finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from p2pcache.core.units import format_bytes
 from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
@@ -60,9 +61,10 @@ def filled_bytes(blobs: BlobPool) -> int:
 
 
 def usage(blobs: BlobPool) -> Usage:
-    """Bytes of models on this disk, and bytes free."""
+    """Bytes of models on this disk, and what is free."""
     cached, free = blobs.cached_bytes(), free_bytes(blobs.root)
-    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs))
+    inodes = free_inodes(blobs.root)
+    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs), inodes)
 
 
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:
@@ -77,15 +79,16 @@ def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: 
     over = filled_bytes(blobs) + needed_bytes - quota_bytes if quota_bytes else 0
     if needed_bytes and over > 0 and over >= short:
         raise NoSpace(
-            f"the quota of {blobs.root} is {human(quota_bytes)} (cache_quota): {human(needed_bytes)} more are "
-            f"{human(over)} too many; `p2pcache evict --dry-run` says what could go and what may not",
+            f"the quota of {blobs.root} is {format_bytes(quota_bytes)} (cache_quota): {format_bytes(needed_bytes)} "
+            f"more are {format_bytes(over)} too many; `p2pcache evict --dry-run` says what could go and what may not",
             coming_bytes=needed_bytes, short_bytes=over,
         )  # fmt: skip
     if needed_bytes and short > 0:
-        kept = f", {human(min_free_bytes)} are kept free (min_free_bytes)" if min_free_bytes else ""
-        others = f", {human(promised)} are promised to other pulls" if promised else ""
+        least = format_bytes(min_free_bytes)
+        kept = f", {least} are kept free (min_free_bytes)" if min_free_bytes else ""
+        others = f", {format_bytes(promised)} are promised to other pulls" if promised else ""
         raise NoSpace(
-            f"not enough space in {blobs.root}: {human(needed_bytes)} needed, {human(free)} free"
+            f"not enough space in {blobs.root}: {format_bytes(needed_bytes)} needed, {format_bytes(free)} free"
             f"{others}{kept}; make room with `p2pcache rm` or `p2pcache prune --all`, or choose another cache dir",
             coming_bytes=needed_bytes, short_bytes=short,
         )  # fmt: skip
@@ -106,13 +109,3 @@ def _undo(blobs: BlobPool, promised: Iterable[BlobFile], made: Iterable[BlobFile
         blobs.delete_files(blob.id)
         blob.on_disk = blob.dirty = False
         blob.allocated = 0
-
-
-def human(size: int) -> str:
-    """Bytes as people read them: 1.5 GB."""
-    value = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1000
-    return f"{value:.1f} TB"

@@ -36,6 +36,7 @@ _AWAY = (errno.ESTALE, errno.ENOTCONN, errno.ETIMEDOUT, errno.EHOSTDOWN, errno.E
 TRIAL_BYTES = 32 << 20  # of a file: its space is taken first, to see what that costs
 TRIAL_S = 0.002  # of processor time: extents take microseconds at any length, pages 8 ms
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
+FEW_INODES = 100  # a small model needs as many files
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
     "`p2pcache rm` or `p2pcache prune --all`, and try again"

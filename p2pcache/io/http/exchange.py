@@ -134,9 +134,7 @@ class Exchange:
         if response.status >= 400:
             raise self._refusal(response, value)
         if value is None:
-            raise P2PCacheError(
-                f"the agent at {self._address} sent an answer that isn't JSON; is it an agent?"
-            )
+            raise _no_api(self._address)
         return value
 
     def events(self) -> Iterator[Json]:
@@ -166,7 +164,15 @@ class Exchange:
             return Busy(str(text), retry_after_s=min(int(later), MAX_RETRY_AFTER_S))
         if value is None and status in (401, 403):
             return NotAllowed(f"the agent at {self._address} refuses this call; check --token-file")
+        if value is None and status < 500:
+            return _no_api(self._address)
         return _error(value or {}, f"the agent at {self._address} answered HTTP {status}")
+
+
+def _no_api(address: str) -> Unreachable:
+    return Unreachable(
+        f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
+    )
 
 
 def _parse(data: bytes) -> Json | None:
@@ -204,9 +210,7 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
     if isinstance(error, http.client.HTTPException) and not isinstance(
         error, ConnectionError | http.client.IncompleteRead
     ):
-        return Unreachable(
-            f"what answers at {address} is no agent's API; check --agent (an agent's --listen is for peers)"
-        )
+        return _no_api(address)
     text = reason_of(error)
     if isinstance(error, socket.gaierror):
         return NoAgent(

@@ -22,7 +22,7 @@ from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.origins.base import Body
 from p2pcache.io.origins.fetch import Limiter
 from p2pcache.io.origins.retry import Abandoned, never
-from p2pcache.io.sources.base import SourceFile
+from p2pcache.io.sources.base import NoRanges, SourceFile
 from p2pcache.io.sources.source import Source
 
 READERS = 8  # files at once: one connection to storage is slow, and hubs dislike more
@@ -111,17 +111,15 @@ class Importing:
             raise Abandoned("the import was cancelled")
         if not hasattr(buffers, "piece"):
             buffers.piece = memoryview(bytearray(PIECE_BYTES))
-        hasher = FileHasher(file.path, file.size, sha256=bool(file.sha256))
         if self._keep:
             with disk_errors(str(part)):
                 fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
-                self._receive(file, hasher, buffers.piece, fd)
+                hashed = self._receive(file, buffers.piece, fd)
             finally:
                 os.close(fd)
         else:
-            self._receive(file, hasher, buffers.piece, None)
-        hashed = hasher.file()
+            hashed = self._receive(file, buffers.piece, None)
         if file.sha256 and hashed.sha256 != file.sha256:
             self._folder.begin_anew(file)
             raise IntegrityError(
@@ -131,12 +129,28 @@ class Importing:
         self._folder.on_whole(file, hashed)
         return hashed
 
-    def _receive(
-        self, file: SourceFile, hasher: FileHasher, piece: memoryview, fd: int | None
-    ) -> None:
-        """Bring a file's bytes, in order, to the hasher and the part."""
+    def _receive(self, file: SourceFile, piece: memoryview, fd: int | None) -> File:
+        """Bring a file's bytes to the hasher and the part, those first that an earlier try made durable."""
+        hasher = FileHasher(file.path, file.size, sha256=bool(file.sha256))
         offset = 0 if fd is None else self._again(file, hasher, piece, fd)
         self._count(offset, 0)
+        try:
+            self._receive_rest(file, hasher, piece, fd, offset)
+        except NoRanges as error:
+            if not offset:
+                raise OriginUnavailable(
+                    f"{error}, and the connection broke in its middle; import again: this file begins anew"
+                ) from None
+            # The durable bytes are of no use where a file comes from its begin on.
+            self._count(-offset, 0)
+            self._folder.on_durable(file, 0)
+            return self._receive(file, piece, fd)
+        return hasher.file()
+
+    def _receive_rest(
+        self, file: SourceFile, hasher: FileHasher, piece: memoryview, fd: int | None, offset: int
+    ) -> None:
+        """Bring a file's bytes from `offset` on, in order."""
         if offset == file.size:
             return
         noted, noted_at = offset, time.monotonic()

@@ -14,6 +14,10 @@ from p2pcache.errors import InvalidManifest, OriginChanged, UsageError
 from p2pcache.io.origins.base import Body
 
 
+class NoRanges(UsageError):
+    """The server sends whole files only, whatever part of one is asked for."""
+
+
 class SourceFile(NamedTuple):
     """One file of a model at a source."""
 
@@ -59,6 +63,7 @@ class SourceReader(ABC):
 
         Raises:
             OriginChanged: other bytes are there now; from `changed`.
+            NoRanges: it sends the file from its begin on.
             NotFound: the file is gone.
             NotAllowed, OriginUnavailable: the source refuses us, or doesn't answer.
         """

@@ -34,6 +34,7 @@ from p2pcache.io.origins.base import Body, OriginSettings
 from p2pcache.io.origins.causes import causes, one_line
 from p2pcache.io.origins.s3.body import S3Body
 from p2pcache.io.sources import guarded_connections
+from p2pcache.io.sources.base import NoRanges
 from p2pcache.io.sources.guarded_connections import (
     Guard,
     RefusedAddress,
@@ -206,7 +207,7 @@ class GuardedHttp:
 
         Raises:
             OriginChanged: a condition in `headers` doesn't hold, or the file has another size.
-            UsageError: the server ignores ranges.
+            NoRanges: the server ignores that it is a range.
             P2PCacheError: as `refusal`.
         """
         wanted = {"Range": f"bytes={start}-{start + length - 1}", **headers}
@@ -293,7 +294,9 @@ def _check_range(answer: Answer, start: int, length: int, size: int) -> None:
         raise UsageError(f"{shown(answer.url)} is sent compressed; turn that off for model files")
     if answer.status == 200:
         if start or length_of(answer.headers) != length:
-            raise UsageError(f"{shown(answer.url)}: the server ignores ranges; p2pcache needs them")
+            raise NoRanges(
+                f"{shown(answer.url)}: this server sends whole files only, never a part of one"
+            )
         return
     unit, _, rest = answer.headers.get("Content-Range", "").partition(" ")
     place, _, total = rest.partition("/")

@@ -1,14 +1,15 @@
 """A configured source: its reader, opened when it is first used, with retries around it."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.origins.base import Body, OriginSettings
+from p2pcache.io.origins.causes import one_line
 from p2pcache.io.origins.retry import Attempts, ResumingBody, RetryPolicy, never
 from p2pcache.io.sources import open_reader
-from p2pcache.io.sources.base import SourceFile, SourceReader, checked
+from p2pcache.io.sources.base import NoRanges, SourceFile, SourceReader, checked
 from p2pcache.io.sources.settings import SourceSettings
 
 
@@ -56,6 +57,25 @@ class Source:
 
         return ResumingBody(opened, start, length, Attempts(self._policy, cancelled, file.key))
 
+    def need_parts(self, files: Sequence[SourceFile]) -> None:
+        """Find out, by the last byte of the largest file, that parts of files can be read.
+
+        Raises:
+            UsageError: nodes couldn't read a model there, each another part of it.
+            P2PCacheError: as a read of it.
+        """
+        largest = max(files, key=lambda file: file.size, default=None)
+        if largest is None or largest.size < 2:
+            return
+        try:
+            with self.open_file(largest, largest.size - 1, 1) as body:
+                body.readinto(memoryview(bytearray(1)))
+        except NoRanges as error:
+            raise UsageError(
+                f"{error}, so nodes can't share the reading; import with --copy, or serve the files by a server that "
+                "knows ranges (nginx, Caddy, `rclone serve http`)"
+            ) from None
+
     def rest(self) -> None:
         """Drop unused pooled connections."""
         with self._lock:
@@ -78,6 +98,20 @@ def place_in(url: str, source_url: str) -> str | None:
     if url.rstrip("/") == base:
         return ""
     return url[len(base) + 1 :].strip("/") if url.startswith(f"{base}/") else None
+
+
+def _unheld(url: str) -> str:
+    """Why a URL can't be imported that lies in no source, and what would change that."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return f"not a URL: {one_line(url)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
+    site = rest.partition("/")[0].rpartition("@")[2]
+    root = "hf://" if scheme == "hf" else f"{scheme}://{site}" if site else "file:///DIR"
+    return (
+        f"no configured source holds {redacted(url)}; where the reading is done (by the agent, if one is here), put "
+        f'url = "{one_line(root)}" below [sources.NAME] in the settings file, or set P2PCACHE_SOURCES=NAME='
+        f"{one_line(root)}"
+    )
 
 
 class Sources:
@@ -117,10 +151,7 @@ class Sources:
             ):
                 best = source, place
         if best is None:
-            raise UsageError(
-                f"no configured source holds {redacted(url)}; put a section [sources.NAME] with a url that it "
-                "begins with into the settings file"
-            )
+            raise UsageError(_unheld(url))
         return best
 
     def close(self) -> None:

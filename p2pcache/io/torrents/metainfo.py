@@ -75,7 +75,7 @@ def read_metainfo(data: bytes) -> Metainfo:
     if len(data) > MAX_TORRENT_BYTES:
         raise InvalidTorrent(f"a torrent file of {len(data):,} bytes is over the limit of 64 MiB")
     if not data.startswith(b"d"):
-        raise InvalidTorrent("this is no torrent file")
+        raise InvalidTorrent("it is no torrent file")
     try:
         params = lt.load_torrent_buffer(data, LIMITS)
         top = lt.bdecode(data)

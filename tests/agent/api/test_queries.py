@@ -1,6 +1,7 @@
 """`GET /v1/locate`: the nodes that have a model, asked at the tracker and through an agent."""
 
 import asyncio
+import contextlib
 import random
 import threading
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.ids import Ref
 from tests.agent.kit import agent, client, make_model, pull, push
+from tests.io.models.store_kit import small_file_system
 from tests.tracker.kit import get, tracker
 
 FILES = {"weights.bin": random.Random(8).randbytes(3_000_000)}
@@ -101,6 +103,30 @@ async def test_the_status_of_an_agent_whose_disk_hangs(
             back.set()
     assert told["cache"]["free_bytes"] > 0
     assert [text for text in told["warnings"] if "disk doesn't answer" in text]
+
+
+async def test_a_disk_without_inodes_is_a_warning_of_status_and_of_probes(tmp_path: Path) -> None:
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "model", FILES), "team/m:v1")
+    with small_file_system(tmp_path / "small", 64 << 20, inodes=200) as place:
+        async with agent(place, origin=origin.as_uri()) as app, client(app) as session:
+            async with session.get("/readyz") as answer:
+                assert (await answer.json())["warnings"] == []
+            with contextlib.suppress(OSError):
+                for n in range(200):
+                    (place / f"of-others-{n}").touch()
+            async with session.get("/v1/status") as answer:
+                told = await answer.json()
+            async with session.get("/readyz") as answer:
+                probed = await answer.json()
+            refused = await pull(app, "team/m:v1")
+    assert told["cache"]["free_bytes"] > 0
+    for warnings in (told["warnings"], probed["warnings"]):
+        (warning,) = warnings
+        assert "0 inodes left" in warning
+        assert "df -i" in warning
+    assert refused["code"] == 5, refused
+    assert "inodes" in refused["message"]
 
 
 async def test_a_full_disk_is_a_warning_of_status_and_of_probes(tmp_path: Path) -> None:

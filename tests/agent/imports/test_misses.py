@@ -66,20 +66,27 @@ async def test_a_cluster_pulls_at_once_and_the_hub_sends_it_once(tmp_path: Path,
     assert [one.get("event") for one in done] == ["done"] * 4, done
     assert {one["ref"] for one in done} == {"org/model:main"}
     assert sum("/revision/" in path for path in hub.bodies()) == 1
-    large = hub.entry("model.bin")["oid"]
+    large, last = hub.entry("model.bin")["oid"], len(FILES["model.bin"]) - 1
     assert sorted(sent(hub)) == sorted(
-        [f"{large} bytes=0-{len(FILES['model.bin']) - 1}", "config.json bytes=0-1"]
+        # The one byte shows that parts of files can be read.
+        [f"{large} bytes={last}-{last}", f"{large} bytes=0-{last}", "config.json bytes=0-1"]
     )
     assert sum(one["bytes_origin"] for one in done) == 0
 
 
 async def test_without_permission_nothing_is_asked(tmp_path: Path, hub: Hub) -> None:
     async with node(tmp_path, "a", hub, on_miss=False) as app:
-        assert (await pull(app, "hf://org/model"))["code"] == 3
+        missing = await pull(app, "hf://org/model")
+        assert missing["code"] == 3
+        assert "on_miss" in missing["message"]
+        assert "`p2pcache import hf://org/model@main org/model:main`" in missing["message"]
+        assert "from the hub" not in (await pull(app, "org/model:main"))["message"]
     async with node(tmp_path, "b", hub, namespaces="team") as app:
         assert (await pull(app, "hf://org/model"))["code"] == 3
     async with node(tmp_path, "c", hub) as app:
-        assert (await pull(app, "org/model:main"))["code"] == 3
+        missing = await pull(app, "org/model:main")
+        assert missing["code"] == 3
+        assert "`p2pcache pull hf://ORG/REPO`" in missing["message"]
         assert (await pull(app, "hf://org/model@refs/pr/1"))["code"] == 2
         assert not hub.seen
         # What the hub refuses isn't asked again at once.

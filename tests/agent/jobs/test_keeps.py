@@ -45,8 +45,8 @@ def order(layout: Layout, *ranges: tuple[int, int], whole: bool = False) -> Keep
     return KeepOrder("team", "m", "v1", layout.digest, ranges, whole)
 
 
-async def tell(app: AgentApp, *orders: KeepOrder, generation: int = 1) -> None:
-    await app.keeps.on_orders(KeepOrders(generation, 0, 1, orders))
+async def tell(app: AgentApp, *orders: KeepOrder) -> None:
+    await app.keeps.on_orders(KeepOrders(0, 1, orders))
 
 
 def span(first: int, end: int) -> RunSet:
@@ -172,12 +172,12 @@ async def test_orders_that_shrink_free_their_space(tmp_path: Path) -> None:
     async with cluster(tmp_path, "") as (app,):
         await tell(app, order(layout, (0, 20)))
         await until_has(app, layout, span(0, 20))
-        await tell(app, order(layout, (5, 10)), generation=2)
+        await tell(app, order(layout, (5, 10)))
         await until_has(app, layout, span(5, 10))
         assert app.store.usage().filled_bytes <= layout.bytes_of(span(5, 10)) + 64 * 1024
-        await tell(app, order(layout, (8, count)), generation=3)
+        await tell(app, order(layout, (8, count)))
         await until_has(app, layout, span(8, count))
-        await tell(app, generation=4)
+        await tell(app)
         await until(lambda: layout.digest not in app.downloads.swarms)
         assert app.store.models() == []
         assert app.store.usage().cached_bytes == 0
@@ -189,7 +189,7 @@ async def test_what_a_client_pulled_meanwhile_stays(tmp_path: Path) -> None:
         await tell(app, order(layout, (0, 4)))
         await until_has(app, layout, span(0, 4))
         assert (await pull(app, REF))["event"] == "done"
-        await tell(app, generation=2)
+        await tell(app)
         await until(lambda: not app.store.orders.all_kept())
         told = await row(app)
         assert (told["complete"], told["kept"]) == (True, "")
@@ -205,7 +205,7 @@ async def test_what_is_pinned_stays_when_its_order_ends(tmp_path: Path) -> None:
             wish = {"ref": REF, "name": "prod"}
             async with session.post("/v1/pins", json=wish) as answer:
                 assert answer.status == 200
-            await tell(app, generation=2)
+            await tell(app)
             await app.keeps._look()
             assert has(app, layout) == span(0, 8)
             assert (await row(app))["ref"] == REF
@@ -225,7 +225,7 @@ async def test_a_whole_model_is_shown_as_by_a_warm_and_goes_when_it_is_ordered_n
         await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
         told = await row(app)
         assert (told["complete"], told["kept"], told["tags"]) == (True, "whole", ["v1"])
-        await tell(app, generation=2)
+        await tell(app)
         await until(lambda: not app.store.orders.all_kept())
         assert (await row(app))["remote"]
         assert not (tmp_path / "n0/models/team/m/v1").exists()
@@ -244,7 +244,7 @@ async def test_a_whole_model_that_a_process_has_mapped_stays_until_that_ends(
         await until((tag / "weights.bin").exists)
         await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
         with holding(tag / "weights.bin", "mapped"):
-            await tell(app, *[order(layout, (0, 8))] * part, generation=2)
+            await tell(app, *[order(layout, (0, 8))] * part)
             for _ in range(2):
                 await asyncio.sleep(0.2)
                 await app.keeps._look()
@@ -265,8 +265,8 @@ async def test_a_new_version_finds_the_room_of_the_old_one(tmp_path: Path) -> No
         def kept() -> list[str]:
             return [one.digest for one in app.store.orders.all_kept() if one.shown_at]
 
-        for turn, layout in enumerate((old, new, old)):  # by any order one of them is the first
-            await tell(app, order(layout, whole=True), generation=turn)
+        for layout in (old, new, old):  # by any order one of them is the first
+            await tell(app, order(layout, whole=True))
             await until(lambda only=[layout.digest]: kept() == only)
     assert not any(_refused(message) for message in sent)
 
@@ -275,11 +275,11 @@ async def test_a_model_that_is_only_listed_comes_and_goes_with_its_order(tmp_pat
     """It is `remote` since an order before: nothing of it was here, though it has a name."""
     layout = model(tmp_path)
     async with cluster(tmp_path, "") as (app,):
-        for turn in range(2):
-            await tell(app, order(layout, whole=True), generation=2 * turn)
+        for _ in range(2):
+            await tell(app, order(layout, whole=True))
             await until(lambda: all(k.shown_at for k in app.store.orders.all_kept()))
             assert (await row(app))["complete"]
-            await tell(app, generation=2 * turn + 1)
+            await tell(app)
             await until(lambda: not app.store.orders.all_kept())
             assert (await row(app))["remote"]
 
@@ -292,9 +292,9 @@ async def test_what_does_not_fit_is_refused_with_the_reason(tmp_path: Path) -> N
         await until(lambda: app.keeps.figures()[2] == 1)
         await until(lambda: any(_refused(message) for message in sent))
         (said,) = next(message.kept for message in sent if _refused(message))
-        assert (said.refused, said.runs_had) == ("quota", 0)
+        assert said.refused == "quota"
         assert "cache_quota" in said.detail
-        await tell(app, order(layout, (0, 8)), generation=2)
+        await tell(app, order(layout, (0, 8)))
         await until_has(app, layout, span(0, 8))
 
 
@@ -364,7 +364,7 @@ async def test_a_model_that_was_remote_before_it_was_kept_is_so_again(tmp_path: 
             assert answer.status == 200
         await tell(app, order(layout, (0, layout.run_count)))
         await until_has(app, layout, span(0, layout.run_count))
-        await tell(app, generation=2)
+        await tell(app)
         await until(lambda: app.store.usage().cached_bytes == 0)
         told = await row(app)
         assert (told["remote"], told["ref"]) == (True, REF)

@@ -152,14 +152,14 @@ async def test_orders_are_carried_out_when_the_disk_is_well_again(
             await until(lambda: not app.store.orders.unwritten)
             after_a_restart = KeptOrders(place / "cache" / FILE).all_kept()
             assert after_a_restart == app.store.orders.all_kept()
-            await tell(app, order(layout, (0, count)), generation=2)  # a repair: more is to be here
+            await tell(app, order(layout, (0, count)))  # a repair: more is to be here
             await until(lambda: has(app, layout) != span(0, half))
             with fault(place, monkeypatch):  # in the middle of it
                 await asyncio.sleep(0.25)
                 assert has(app, layout) & span(0, half) == span(0, half), "nothing is lost"
             await until_has(app, layout, span(0, count))
             with fault(place, monkeypatch):  # a part is to go
-                await tell(app, order(layout, (0, half)), generation=3)
+                await tell(app, order(layout, (0, half)))
                 await asyncio.sleep(0.25)
                 assert has(app, layout) & span(0, half) == span(0, half)
             await until_has(app, layout, span(0, half))

@@ -110,7 +110,7 @@ async def test_a_warm_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     async with agent(tmp_path, origin=origin, min_free_bytes=1 << 60) as app:
         refused = await warm(app)
         assert refused["code"] == 5
-        assert "3.0 MB needed" in refused["message"]
+        assert "3.00 MB needed" in refused["message"]
         assert (await warm(app, "team/absent:v1"))["code"] == 3
         assert (await warm(app, replicas=2))["code"] == 8
         assert (await warm(app, replicas=-1))["code"] == 2

@@ -68,8 +68,9 @@ async def test_nodes_of_an_older_release_and_mute_ones(
         assert (found["have"], found["older"]) == (1, 1)
         (late,) = (row for row in found["nodes"] if row["state"] == "refused")
         assert (late["code"], late["node"]) == (8, f"{8:016x}")
-        assert (await mute.wait_for(m.Warm)).ref == str(Ref.parse(REF))
-        await mute.send(m.Warmed(999, "had"))  # to nothing: it is passed over
+        asked = await mute.wait_for(m.NodeQuestion)
+        assert (asked.what, asked.text) == ("warm", str(Ref.parse(REF)))
+        await mute.send(m.NodeAnswer(999, b"had"))  # to nothing: it is passed over
         for bad in (
             '{"ref": "m", "replicas": 0}',
             '{"ref": "../m", "replicas": 1}',

@@ -32,9 +32,10 @@ def test_what_the_command_signs_the_library_checks(run: Run, model: Path, tmp_pa
     assert library("verify", "key", tree, *how) == 0
     good = run("verify", "team/m:v1", "--signature", "--key", stranger, "--key", public)
     assert good.exit_code == 0, good.exception
+    assert "; signed by one of " in good.stderr
     bad = run("verify", "team/m:v1", "--signature", "--key", stranger)
     assert isinstance(bad.exception, NotAllowed)
-    assert f"1 signatures of others; expected one of {stranger}" in str(bad.exception)
+    assert f"1 signature of others; expected one of {stranger}" in str(bad.exception)
     run("sign", "team/m:v1", "--key", private)
     document = json.loads(run("show", "team/m:v1", "--signature", "--json").stdout)
     assert len(document["signatures"]) == 2  # each signature has dice of its own

@@ -11,7 +11,6 @@ import pytest
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support import doctor_facts
-from p2pcache.core.host.node_facts import Trackers
 from p2pcache.errors import Unreachable
 from p2pcache.io.host import probe
 
@@ -54,11 +53,11 @@ def test_each_address_of_a_trackers_name_is_asked_once(monkeypatch: pytest.Monke
         monkeypatch.setattr(probe, "look_up", look_up)
         url = f"http://trackers.example:{port}"
         settings = AgentSettings(tracker=url, cache_dir="/nowhere/at/all")
-        facts = doctor_facts.examine(doctor_facts.Node(settings, "unix:///nowhere", False, ""))
+        findings = doctor_facts.examine(doctor_facts.Node(settings, "unix:///nowhere", False, ""))
     assert sorted(asked) == list(ADDRESSES)
-    tracker = facts["tracker"]
-    assert isinstance(tracker, Trackers)
-    assert list(tracker.each) == [f"{url} ({address})" for address in ADDRESSES]
+    lines = [one.measured for one in findings if one.check == "tracker"]
+    for line, address in zip(lines, ADDRESSES, strict=True):
+        assert line.startswith(f"{url} ({address}): ")
 
 
 def test_the_names_of_all_trackers_are_looked_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +75,6 @@ def test_the_names_of_all_trackers_are_looked_up_at_once(monkeypatch: pytest.Mon
     monkeypatch.setattr(probe, "addresses_of", addresses_of)
     monkeypatch.setattr(probe, "ask", lambda *_: probe.Told())
     monkeypatch.setattr(probe, "join", away)
-    found = doctor_facts._trackers(AgentSettings(tracker=",".join(urls))).fact
+    found = doctor_facts._trackers(AgentSettings(tracker=",".join(urls))).findings
     assert not all_ask.broken
-    assert isinstance(found, Trackers)
-    assert list(found.each) == urls
+    assert [line.measured for line in found] == [f"{url}: away" for url in urls]

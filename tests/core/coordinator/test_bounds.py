@@ -247,7 +247,8 @@ def test_of_long_lists_a_number_of_states_wait() -> None:
 def test_a_bad_state_that_waited_ends_the_connection() -> None:
     world = World()
     good = tuple(state(digest=digest(i)) for i in range(settings.SWARMS_AT_ONCE))
-    out = world.tracking.handle(1, m.Announce("h:1", "1", swarms=(*good, m.SwarmState("no", 1))), 0)
+    bad = m.SwarmState(digest(1000), 1, b"\xff\xff")
+    out = world.tracking.handle(1, m.Announce("h:1", "1", swarms=(*good, bad)), 0)
     assert [one.node for one in out if isinstance(one, Close)] == [1]
     world.tracking.check()
 

@@ -4,7 +4,7 @@ from p2pcache.core.format.near_refs import hint
 from p2pcache.ids import Ref
 
 KNOWN = [Ref.parse(text) for text in (
-    "team/llama:v1", "team/llama:v2", "team/llama:v10", "team/mistral:latest", "qwen:a",
+    "team/llama:v1", "team/llama:v2", "team/llama:v10", "team/mistral:latest", "team/uni:v1", "qwen:a",
 )]  # fmt: skip
 
 
@@ -12,11 +12,16 @@ KNOWN = [Ref.parse(text) for text in (
     ("team/llama:x", "; team/llama has the tags v1, v2, v10"),
     ("team/llama:v11", "; team/llama has the tags v1, v2, v10"),
     ("qwen", "; qwen has the tag a"),
+    (
+        "team/llama:v1",
+        "; this cache has it, from another storage or from before it was deleted there (`p2pcache ls`)",
+    ),
     ("team/lama:v1", "; did you mean team/llama:v1?"),
     ("team/lama:v3", "; did you mean team/llama:v10?"),
     ("taem/llama:v2", "; did you mean team/llama:v2?"),
     ("mistral", "; did you mean team/mistral:latest?"),
     ("quite/different:v1", ""),
+    ("team/none:v1", ""),
 ])  # fmt: skip
 def test_what_may_have_been_meant(ref: str, said: str) -> None:
     found = hint(Ref.parse(ref), KNOWN)

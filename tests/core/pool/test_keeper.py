@@ -134,10 +134,10 @@ def test_a_full_node_gets_no_more_and_what_it_lacks_goes_elsewhere() -> None:
     share = cluster.ordered(1001)
     half = bitset.lowest(share, share.bit_count() // 2)
     cluster.haves[1001] = half
-    said = Kept(DIGEST, half.bit_count(), share.bit_count(), NO_SPACE, "full")
+    said = Kept(DIGEST, NO_SPACE, "full")
     assert cluster.keeper.on_report(1001, said, cluster.now)
     assert not cluster.keeper.on_report(1001, said, cluster.now)
-    strange = Kept("00" * 32, 0, 1, NO_SPACE)
+    strange = Kept("00" * 32, NO_SPACE)
     assert not cluster.keeper.on_report(1001, strange, cluster.now), "nobody asked for that"
     cluster.look()
     assert cluster.ordered(1001) == half
@@ -153,7 +153,7 @@ def test_a_full_node_is_asked_again_soon_where_nobody_else_takes_its_part() -> N
     """A small edge disk whose old version was open: it was asked after ten minutes."""
     cluster = Cluster(3)
     cluster.keep(0, whole=True, selector="node=n1")
-    cluster.keeper.on_report(1001, Kept(DIGEST, 0, RUNS, NO_SPACE, "full"), cluster.now)
+    cluster.keeper.on_report(1001, Kept(DIGEST, NO_SPACE, "full"), cluster.now)
     cluster.look()
     assert not cluster.ordered(1001)
     cluster.look(after_s=LACKING_S - 1)
@@ -166,7 +166,7 @@ def test_a_node_that_fails_keeps_its_orders() -> None:
     cluster = Cluster(4)
     cluster.keep(1)
     before = cluster.ordered(1001)
-    assert not cluster.keeper.on_report(1001, Kept(DIGEST, 0, 9, FAILED, "?"), cluster.now)
+    assert not cluster.keeper.on_report(1001, Kept(DIGEST, FAILED, "?"), cluster.now)
     cluster.look()
     assert cluster.ordered(1001) == before
 

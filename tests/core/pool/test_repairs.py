@@ -9,7 +9,7 @@ DIGEST = "ab" * 32
 
 
 def said(fetched: int) -> Kept:
-    return Kept(DIGEST, 1, 2, "", "", fetched)
+    return Kept(DIGEST, "", "", fetched)
 
 
 def test_a_repair_lasts_while_something_is_missing_and_sums_what_nodes_fetch() -> None:

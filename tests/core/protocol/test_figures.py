@@ -2,6 +2,7 @@
 
 from math import inf, nan
 
+import msgspec
 import pytest
 
 from p2pcache.core.protocol import messages as m
@@ -44,6 +45,36 @@ UNFIT_LABELS = [
 def test_figures_out_of_range_are_refused(bad: m.ToTracker) -> None:
     with pytest.raises(RemoteProtocolError):
         m.decode_to_tracker(m.encode(bad))
+
+
+@pytest.mark.parametrize("field", ["address", "version", "rack", "site", "name"])
+@pytest.mark.parametrize(
+    "text", ["10.0.0.1\nCRITICAL:1", "n\x1b[2J", "n\x9b2J", "n\u202e", "x" * 257]
+)
+def test_texts_that_would_change_a_terminal_or_forge_a_log_line_are_refused(
+    field: str, text: str
+) -> None:
+    said = msgspec.structs.replace(m.Announce("n:1", "1"), **{field: text})
+    with pytest.raises(RemoteProtocolError):
+        m.decode_to_tracker(m.encode(said))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        m.Announce("n:1", "1", labels=("a=b",) * 17), m.Announce("n:1", "1", labels=("a=\x1b",)),
+        msgspec.structs.replace(m.Announce("n:1", "1"), role="king"),
+        m.Enter(m.SwarmState("no digest", 4)), m.Enter(m.SwarmState("AB" * 32, 4)),
+    ],
+)  # fmt: skip
+def test_labels_roles_and_digests_are_checked_where_they_are_read(bad: m.ToTracker) -> None:
+    with pytest.raises(RemoteProtocolError):
+        m.decode_to_tracker(m.encode(bad))
+
+
+def test_an_announcement_is_read_as_it_was_said() -> None:
+    said = m.Announce("n:1", "1", "größe", role="seed", labels=("gpu=h100",) * 16)
+    assert m.decode_to_tracker(m.encode(said)) == said
 
 
 def test_the_longest_ref_is_a_label() -> None:

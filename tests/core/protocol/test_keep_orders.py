@@ -15,13 +15,13 @@ def order(ranges: int, number: int = 0) -> k.KeepOrder:
 
 
 def test_an_empty_list_is_one_part() -> None:
-    assert k.split(7, []) == [k.KeepOrders(7, 0, 1)]
+    assert k.split([]) == [k.KeepOrders(0, 1)]
 
 
 @given(st.lists(st.integers(0, 3 * k.MAX_RANGES), max_size=5))
 def test_the_parts_of_a_list_add_up_to_it_and_keep_the_limits(sizes: list[int]) -> None:
     orders = [order(size, number) for number, size in enumerate(sizes)]
-    parts = k.split(3, orders)
+    parts = k.split(orders)
     assert [part.part for part in parts] == list(range(len(parts)))
     assert {part.parts for part in parts} == {len(parts)}
     told: dict[str, list[tuple[int, int]]] = {one.name: [] for one in orders}
@@ -34,19 +34,19 @@ def test_the_parts_of_a_list_add_up_to_it_and_keep_the_limits(sizes: list[int]) 
 
 
 def test_what_no_list_holds_is_left_out() -> None:
-    parts = k.split(1, (order(k.MAX_RANGES, number) for number in range(k.MAX_PARTS + 2)))
+    parts = k.split(order(k.MAX_RANGES, number) for number in range(k.MAX_PARTS + 2))
     assert len(parts) == k.MAX_PARTS
 
 
 def test_the_largest_messages_are_within_the_limits_of_the_wire() -> None:
     name = "n" * 80
     orders = [k.KeepOrder(name, name, "t" * 128, DIGEST, (), whole=True)] * k.MAX_ORDERS
-    assert len(m.encode(k.split(2**53, orders)[0])) < m.MAX_MESSAGE_BYTES
+    assert len(m.encode(k.split(orders)[0])) < m.MAX_MESSAGE_BYTES
     far = tuple((2**31, 2**31 + 1) for _ in range(k.MAX_RANGES))
     one = k.KeepOrder(name, name, "t" * 128, DIGEST, far)
-    assert len(m.encode(k.KeepOrders(2**53, 0, 1, (one,)))) < m.MAX_MESSAGE_BYTES
-    row = k.Kept(DIGEST, 2**31, 2**31, k.NO_MANIFEST, "d" * k.MAX_DETAIL)
-    report = k.KeptReport(2**53, (row,) * k.MAX_KEPT)
+    assert len(m.encode(k.KeepOrders(0, 1, (one,)))) < m.MAX_MESSAGE_BYTES
+    row = k.Kept(DIGEST, k.NO_MANIFEST, "d" * k.MAX_DETAIL)
+    report = k.KeptReport((row,) * k.MAX_KEPT)
     assert len(m.encode(report)) < m.MAX_SHORT_BYTES
     assert m.decode_to_tracker(m.encode(report)) == report
 

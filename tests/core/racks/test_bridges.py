@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -190,6 +191,40 @@ def second_of(share: int) -> bool:
     return any(order[1] == 1 for slot, order in orders if share >> slot & 1)
 
 
+def test_a_node_that_delivers_nothing_holds_no_slot() -> None:
+    """A hung one was its rack's bridge. Its neighbour waited for it each time, for four times a slow request's time."""
+    rack = (1, 2, 3, 4)
+    nodes = {node: boundaries(node, rack) for node in rack}
+    duties = {node: one.reach(0, 0)[1] & FULL for node, one in nodes.items()}
+    for node in (1, 3, 4):
+        nodes[node].on_delivers(2, delivers=False)
+        nodes[node].on_members((*rack, FAR, FAR + 1), rack, (*rack, FAR))  # a list again
+    taken = {node: nodes[node].reach(0, 0)[1] & FULL & ~duties[node] for node in (1, 3, 4)}
+    assert sum(taken.values()) == duties[2], "each of its runs has exactly one other bridge"
+    nodes[1].on_delivers(3, delivers=False)
+    for node in (2, 3):
+        nodes[1].on_delivers(node, delivers=True)
+    assert nodes[1].reach(0, 0)[1] & FULL == duties[1]
+
+
+def test_whoever_delivered_nothing_before_the_racks_were_known_holds_no_slot() -> None:
+    made = Boundaries(1, RUNS)
+    made.on_delivers(2, delivers=False)
+    made.on_members((1, 2, FAR), (1, 2), (1, 2, FAR))
+    assert made.reach(0, 0)[1] & FULL == FULL
+
+
+def test_where_no_bridge_delivers_all_keep_their_slots() -> None:
+    """A node of a large rack that is no bridge would bring everything, and so would all the others like it."""
+    rack = tuple(range(1, 41))
+    bridges = set(holders(rack))
+    node = next(one for one in rack if not any(one in order for order in order_of(rack)))
+    made = boundaries(node, rack)
+    for bridge in bridges:
+        made.on_delivers(bridge, delivers=False)
+    assert not made.reach(0, 0)[1]
+
+
 class Desk:
     """A scheduler of node 1, whose rack has 1 and 2; node 9 is elsewhere and has everything."""
 
@@ -373,6 +408,17 @@ def test_a_slow_rackmate_hides_no_runs() -> None:
         if desk.asked_of(9) == set(range(RUNS)):
             break
     assert desk.asked_of(9) == set(range(RUNS))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.STALLED, Outcome.MISMATCH])
+def test_a_rackmate_that_delivers_nothing_right_is_no_bridge(outcome: Outcome) -> None:
+    desk = Desk()
+    share = desk.asked_of(9)
+    own = min(set(range(RUNS)) - share)
+    desk.do(PeerHas(2, 1 << own, 0))
+    desk.end_all(of=2, outcome=outcome)
+    desk.end_all(of=9, outcome=Outcome.DONE)
+    assert desk.asked_of(9) == set(range(RUNS)), "nothing is waited for"
 
 
 def test_a_bridge_asks_twice_across_the_boundary_only_when_it_took_very_long() -> None:

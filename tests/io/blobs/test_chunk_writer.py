@@ -27,8 +27,10 @@ class SlowDisk(Disk):
         self.gate.set()
         self.waiting = threading.Event()
         self.refuse_copies = False
+        self.writes_begun = 0
 
     def write_at(self, fd: int, data: memoryview | bytes, offset: int) -> None:
+        self.writes_begun += 1
         if not self.gate.is_set():
             self.waiting.set()
             assert self.gate.wait(30)
@@ -123,6 +125,27 @@ def test_a_running_put_is_waited_for(store: Store, wanted: Model, disk: SlowDisk
     liar.abort()
     wanted.assert_proved(here)
     assert here.has_chunk(0)
+
+
+def test_one_thread_at_a_time_writes_a_file(store: Store, wanted: Model, disk: SlowDisk) -> None:
+    """The kernel lets no second one in, and that one would spin for as long as the first writes."""
+    here = wanted.add(store)
+    writers = [begin(here, 0), begin(here, 1)]
+    disk.gate.clear()
+    before = disk.writes_begun
+    threads = [
+        threading.Thread(target=send, args=(w, wanted.chunk(n))) for n, w in enumerate(writers)
+    ]
+    for thread in threads:
+        thread.start()
+    assert disk.waiting.wait(30)
+    threads[1].join(0.05)
+    begun = disk.writes_begun - before
+    disk.gate.set()
+    for thread, writer in zip(threads, writers, strict=True):
+        thread.join()
+        assert writer.finish()
+    assert begun == 1
 
 
 def test_an_aborted_put_in_flight_never_meets_its_successor(

@@ -11,7 +11,6 @@ import pytest
 
 from p2pcache.errors import NoSpace
 from p2pcache.ids import Ref
-from p2pcache.io.blobs.reservation import human
 from p2pcache.io.disk import reserve_file
 from p2pcache.io.disk.disk import Disk, free_bytes
 from p2pcache.io.models.store import Store
@@ -74,7 +73,7 @@ def test_small_files_are_promised_without_being_made(small_disk: Path) -> None:
     many = Model({f"f{i}": b"%d" % i * 100_000 for i in range(10, 20)})  # 200 kB each
     here = many.add(store)
     assert free_bytes(small_disk) > 17 * MB
-    with pytest.raises(NoSpace, match=r"2\.0 MB are promised to other pulls"):
+    with pytest.raises(NoSpace, match=r"2\.01 MB are promised to other pulls"):
         megabytes(18, 1).add(store)
     many.fill(here)
     here.publish(REF, 1)
@@ -145,14 +144,6 @@ def test_promises_hold_where_blocks_cannot_be_taken(small_disk: Path) -> None:
         megabytes(9, 2).add(store)
     megabytes(6, 3).add(store)
     store.close()
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (7 * 10**11, "700.0 GB"),
-                       (5 * 10**13, "50.0 TB")]
-)  # fmt: skip
-def test_sizes_read_well(size: int, text: str) -> None:
-    assert human(size) == text
 
 
 def test_a_whole_model_is_published_on_a_full_disk(small_disk: Path) -> None:

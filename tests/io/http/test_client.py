@@ -37,7 +37,14 @@ def test_errors_keep_their_class_and_message(agent: fakes.FakeAgent) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(500, P2PCacheError), (403, NotAllowed), (401, NotAllowed)]
+    ("status", "kind"),
+    [
+        (500, P2PCacheError),
+        (404, Unreachable),
+        (301, Unreachable),
+        (403, NotAllowed),
+        (401, NotAllowed),
+    ],
 )
 def test_an_error_without_json_names_the_status(
     agent: fakes.FakeAgent, status: int, kind: type[P2PCacheError]
@@ -50,7 +57,7 @@ def test_an_error_without_json_names_the_status(
 @pytest.mark.parametrize("body", [b"", b"[1]", b"<html>", b"\xff", b"[" * 100_000])
 def test_an_answer_that_is_no_object(agent: fakes.FakeAgent, body: bytes) -> None:
     agent.document("GET /v1/status", body)
-    with pytest.raises(P2PCacheError, match="isn't JSON"):
+    with pytest.raises(Unreachable, match=r"no agent.s API"):
         AgentClient(agent.address).status()
 
 

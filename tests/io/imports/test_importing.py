@@ -139,6 +139,32 @@ def test_a_failed_import_goes_on_with_what_it_lacks(
     again.close()
 
 
+def test_a_file_of_a_server_without_ranges_begins_anew(
+    web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "DURABLE_BYTES", 1 * MiB)
+    source = Source("s", SourceSettings(url=web.url))
+    source._policy.retry_for_s = 0.0
+    (file,) = source.files("m/1.bin")
+    sent = [2_500_000, 3_000_000]  # of the file, by the first answer and the second
+
+    def whole(path: str, headers: dict[str, str]) -> Answer:
+        status, more, data = web.answer(path, {**headers, "range": ""})
+        more |= {"Content-Length": str(len(data)), "Connection": "close"}
+        return status, more, data[: sent.pop(0) if len(sent) > 1 else sent[0]]
+
+    web.spoil = whole
+    folder = ImportFolder(tmp_path / "f")
+    with pytest.raises(OriginUnavailable):
+        Importing(source, [file], folder, keep=True).read_files()
+    assert folder.durable(file) == 2 * MiB
+    trying = Importing(source, [file], folder, keep=True)
+    (hashed,) = trying.read_files()
+    assert hashed.size == trying.progress.bytes_done == trying.progress.bytes_read == 3_000_000
+    assert folder.part(file.path).read_bytes() == web.files["/m/1.bin"]
+    folder.close()
+
+
 class Trickle(Body):
     """A byte at a time, each within the time that a byte may take."""
 

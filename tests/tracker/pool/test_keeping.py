@@ -65,8 +65,8 @@ async def test_silence_drain_and_refusal_move_copies(tmp_path: Path) -> None:
             await eventually(lambda: any(each.orders for each in (a, b, c)))
             first = next(each for each in (a, b, c) if each.orders)
             assert first.orders == {digest: True}
-            said = Kept(digest, 0, 1, NO_SPACE, "the disk is full")
-            await first.send(KeptReport(1, (said,)))
+            said = Kept(digest, NO_SPACE, "the disk is full")
+            await first.send(KeptReport((said,)))
             others = [each for each in (a, b, c) if each is not first]
             await eventually(lambda: any(each.orders for each in others))
             second = next(each for each in others if each.orders)
@@ -171,7 +171,7 @@ async def test_repairs_are_told_with_what_nodes_fetched(tmp_path: Path) -> None:
                 await asyncio.sleep(0.02)
         assert repair["ended"] >= repair["began"] > 1e9
         for fetched in (64, 384):
-            await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", fetched),)))
+            await a.send(KeptReport((Kept(digest, "", "", fetched),)))
         await eventually(lambda: one.keeping.keeper.settled(0.0))
         async with asyncio.timeout(20):
             while (await state(a, "kept"))["repairs"][0]["bytes"] != 320:
@@ -195,7 +195,7 @@ async def test_repairs_outlast_the_tracker_and_end_with_the_wish(
         await state(a, "kept")
         await eventually(lambda: len(written().repairs) == 1)
         for fetched in (64, 384):
-            await a.send(KeptReport(1, (Kept(digest, 1, 1, "", "", fetched),)))
+            await a.send(KeptReport((Kept(digest, "", "", fetched),)))
         await eventually(lambda: written().repairs[0].moved_bytes == 320)
         (repair,) = (await state(a, "kept"))["repairs"]
     async with tracker(tmp_path) as two, members(two, a):

@@ -15,7 +15,6 @@ from p2pcache.errors import NotFound, UsageError
 
 MEDIA_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 MEDIA_CONFIG = "application/vnd.cncf.model.config.v1+json"
-MEDIA_EMPTY = "application/vnd.oci.empty.v1+json"
 ARTIFACT_TYPE = "application/vnd.cncf.model.manifest.v1+json"
 FILE_PATH = "org.cncf.model.filepath"
 TITLE = "org.opencontainers.image.title"  # by which ORAS, podman and CRI-O name a file
@@ -61,11 +60,11 @@ def make_artifact(files: Iterable[File]) -> Artifact:
                 "push it again with `p2pcache push --sha256`"
             )
         paths.setdefault(layer_digest(file), file.path)
-    config = _encode({
+    config = msgspec.json.encode({
         "descriptor": {}, "config": {"format": known} if (known := _format_of(listed)) else {},
         "modelfs": {"type": "layers", "diffIds": [layer_digest(file) for file in listed]},
     })  # fmt: skip
-    manifest = _encode({
+    manifest = msgspec.json.encode({
         "schemaVersion": 2, "mediaType": MEDIA_MANIFEST, "artifactType": ARTIFACT_TYPE,
         "config": {"mediaType": MEDIA_CONFIG, "digest": digest_of(config), "size": len(config)},
         "layers": [_layer(file) for file in listed],
@@ -112,7 +111,3 @@ def _format_of(files: Iterable[File]) -> str:
 
 def _ending(path: str) -> str:
     return path.rpartition("/")[2].lower().rpartition(".")[2]
-
-
-def _encode(value: object) -> bytes:
-    return msgspec.json.encode(value)

@@ -13,7 +13,6 @@ from p2pcache.core.protocol.handshake import (
     Challenge,
     Hello,
     accept,
-    is_node,
 )
 from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.core.swarm.events import Outcome
@@ -106,8 +105,8 @@ class ServerSession:
         hub = self._hub
         said = wire.parse_greeting(frame, Hello)
         welcome = accept(hub.secret, self._challenge, said, node=hub.node, role="peer")
-        if not is_node(said.node) or said.node == hub.node:
-            raise RemoteProtocolError("HELLO with an impossible node id")
+        if said.node == hub.node:
+            raise RemoteProtocolError("HELLO with our own node id")
         member = self.connection.channel.member
         if member is not None and not member.owns(said.node):
             _log.warning("refused a peer: node %s is not one of %s", format_node(said.node), member)

@@ -12,6 +12,7 @@ from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from tests.cli.conftest import Run
 from tests.cli.fake_agent import FakeAgent, Handler
+from tests.io.sources.kit import Web, serving
 
 
 @pytest.fixture
@@ -66,10 +67,27 @@ def test_a_copy_stores_the_files(run: Run, lake: str, tmp_path: Path) -> None:
     assert repo.sources_of(done["digest"].removeprefix("blake3:")) is None
 
 
+def test_a_server_without_ranges(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "origin").mkdir()
+    origin = f"file://{tmp_path}/origin"
+    with serving(Web()) as web:
+        web.files["/a.bin"] = os.urandom(100_000)
+        web.spoil = lambda path, headers: web.answer(path, {**headers, "range": ""})
+        monkeypatch.setenv("P2PCACHE_SOURCES", f"w={web.url}")
+        refused = run("import", f"{web.url}/a.bin", "m", "--origin", origin)
+        assert isinstance(refused.exception, UsageError)
+        assert "import with --copy" in str(refused.exception)
+        monkeypatch.setenv("P2PCACHE_SOURCES", f"again={web.url}")  # this process holds the first
+        done = run("import", f"{web.url}/a.bin", "m", "--origin", origin, "--copy")
+        assert done.exit_code == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("source", "ref", "code", "says"),
     [
-        ("hf://org/model", "m", 2, "[sources.NAME]"),
+        ("hf://org/model", "m", 2, 'url = "hf://" below [sources.NAME]'),
+        ("https://u:secret@h.example/m", "m", 2, "P2PCACHE_SOURCES=NAME=https://h.example"),
+        ("./model", "m", 2, "`p2pcache push DIR REF`"),
         ("LAKE/none", "m", 3, "no such directory"),
         ("LAKE/m", f"m@blake3:{'0' * 64}", 2, "leave the digest out"),
     ],

@@ -120,7 +120,7 @@ def test_any_torrents_files_become_a_model(tmp_path: Path, run: Run, exported: P
 @pytest.mark.parametrize(
     ("torrent", "code", "said"),
     [
-        (b"hello", 6, "no torrent file"),
+        (b"hello", 6, ".torrent: it is no torrent file"),
         (of_bytes("w.bin", b"x"), 2, "--peer"),  # nobody to ask
     ],
 )
