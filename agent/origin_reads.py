@@ -32,6 +32,7 @@ WRONG_KEPT = (
 )
 
 
+CANCELLED_S = 1.0  # until reads that are cancelled have ended, at the end
 # Seconds between two looks of the loop for runs in the middle of a request, which only a node alone has: no other node
 # waits to hear of them, and clients are shown four figures a second. A thread that woke the loop would hold the
 # interpreter's lock meanwhile, and all others would wait for it.
@@ -85,6 +86,7 @@ class OriginReads:
         self._ends: deque[Callable[[], None]] = deque()  # of reads; the loop hasn't heard of them
         self._look: asyncio.TimerHandle | None = None  # runs while a request of several runs does
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
+        self._over = False  # no read may go on
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
         # A model that others have and our storage hasn't, and what was wrong; until a read succeeds again.
@@ -123,7 +125,7 @@ class OriginReads:
         def read() -> None:
             fetch_runs(
                 self.sourced.blobs(repo, layout), layout, store, [one.run for one in runs], on_ended=ended,
-                cancelled=lambda run: by_index[run].cancelled.is_set(), limiter=self.limiter,
+                cancelled=lambda run: by_index[run].cancelled.is_set() or self._over, limiter=self.limiter,
                 on_wrong=wrong.__setitem__, on_trouble=trouble.append,
                 on_begin=lambda: began.append(time.monotonic()),
             )  # fmt: skip
@@ -206,7 +208,13 @@ class OriginReads:
                 del self._wrong[next(iter(self._wrong))]
 
     async def drained(self, limit_s: float) -> None:
-        """Wait until cancelled reads have ended, so that none writes into a closed store."""
-        deadline = time.monotonic() + limit_s
-        while self._reading and time.monotonic() < deadline:  # noqa: ASYNC110 - once, at the end
+        """Wait until all reads have ended, so that none writes into a closed store.
+
+        Those that take longer than the limit are cancelled.
+        """
+        now = time.monotonic()
+        over_at, deadline = now + limit_s, now + limit_s + CANCELLED_S
+        while self._reading and now < deadline:
+            self._over = now >= over_at
             await asyncio.sleep(0.02)
+            now = time.monotonic()

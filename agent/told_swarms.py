@@ -94,8 +94,12 @@ class ToldSwarms:
             self._link.send(m.Enter(swarm.state()))
 
     def beat(self, swarm: Told, alive: m.Heartbeat) -> None:
-        """Tell a swarm's state now, not with the next heartbeat; `alive`: without any."""
-        if self._link is not None and self._link.connected and self._has_room_for(swarm):
+        """Tell a swarm's state now, not with the next heartbeat; `alive`: without any.
+
+        One that the tracker doesn't know isn't told: it has made room, or its model has been removed.
+        """
+        if self._link is not None and self._link.connected and swarm.digest in self._told:
+            self._told.move_to_end(swarm.digest)
             self._link.send(msgspec.structs.replace(alive, swarms=(swarm.state(),)))
 
     def exit(self, digest: str) -> None:

@@ -64,7 +64,8 @@ class TrackerLink:
     """One member connection.
 
     `connected` is true between `tracker_up` and `tracker_down`; grants that come outside are void. `epoch` is the
-    tracker's of the last connection. `tried` is set once the first attempt to connect is over.
+    tracker's of the last connection, and `fenced` says whether it is one of several. `tried` is set once the first
+    attempt to connect is over.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class TrackerLink:
         self._route = TrackerRoute(url, tls=tls is not None)
         self.url = self._route.urls[0]  # of the tracker that we are with, or dialled last
         self.connected = False
-        self.epoch = 0
+        self.epoch, self.fenced = 0, False
         self.tried = asyncio.Event()
         self.last_error = "not connected yet"
         self.refusal: NotAllowed | None = None  # of key or certificate, by the last attempt
@@ -368,7 +369,7 @@ class TrackerLink:
         return msgspec.structs.replace(self._handler.announcement(), instance=self._instance)
 
     def _go_up(self, settled: m.Settled) -> None:
-        self.connected, self.epoch = True, settled.epoch
+        self.connected, self.epoch, self.fenced = True, settled.epoch, settled.fenced
         self.changed_at = time.time()
         self._handler.tracker_up(settled)
 

@@ -98,15 +98,15 @@ class SwarmDriver:
         self.post(e.Tick())
         self._redial_later()
 
-    def pause(self) -> None:
-        """Ask for no more runs; proved runs are still served."""
+    def pause(self, *, finish: bool = False) -> None:
+        """Ask for no more runs; proved runs are still served. `finish`: reads by leases that have begun go on."""
         leased = 0 if self.scheduler is None else self.scheduler.origin_runs
         if self.scheduler is not None and (untold := self.scheduler.untold):
             self._context.net.announce(self.digest, untold)
         end_recording(self.scheduler)
         self.scheduler = None
         self._events.clear()
-        self._work.cancel_all(leased)
+        self._work.cancel_all(leased, finish=finish)
         for timer in filter(None, (self._timer, self._redial)):
             timer.cancel()
         self._timer = self._redial = None

@@ -6,7 +6,7 @@ then looks for the owner of each run among them, passes over members that don't 
 reads the runs that fall to this node. If no other member can be reached, these are all runs.
 
 Those that were known last may be few of those that there are. So nothing is read before a lease would have ended. Where
-a tracker told of all nodes, shortly before it was lost, they are all, and a pull begins at once.
+one of several trackers told of all nodes, shortly before it was lost, they are all, and a pull begins at once.
 """
 
 from p2pcache.agent.context import AgentContext
@@ -40,7 +40,10 @@ class LostTracker:
 
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
-        if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY:
+        link = self._context.link
+        # The only tracker may be there for all others: who is cut off from it isn't to begin at once.
+        several = link is not None and link.fenced
+        if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY and several:
             if message.full:
                 self._everybody = {}
             self._everybody |= {member.node: member for member in message.joined}
@@ -88,9 +91,7 @@ class LostTracker:
         others = [node for node in listed if node != self._context.node]
         at_once = tuple(self._context.rng.sample(others, min(MOST_DIALLED, len(others))))
         for swarm in stranded:
+            said = m.Swarm(swarm.digest, 0, full=True, joined=known, neighbours=at_once)
+            swarm.tracker_said(said)
             if self._everybody:
-                said = m.Swarm(swarm.digest, 0, full=True, joined=known, neighbours=at_once)
-                swarm.tracker_said(said)
                 swarm.tracker_down(unheard=True)
-            else:
-                swarm.tracker_said(m.Swarm(swarm.digest, 0, full=True, joined=known))

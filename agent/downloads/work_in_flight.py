@@ -37,7 +37,8 @@ class WorkInFlight:
         self._requests: dict[int, tuple[int, NodeId]] = {}  # (its number, peer) by wire number
         self._next_wire = 1
         self._begun: list[LeasedRun] = []  # runs of the request that was begun last
-        self._reads: dict[int, threading.Event] = {}  # by the scheduler's number; set to cancel it
+        # By the scheduler's number: run, and what is set to cancel it.
+        self._reads: dict[int, tuple[RunIndex, threading.Event]] = {}
 
     @property
     def asking(self) -> bool:
@@ -77,7 +78,8 @@ class WorkInFlight:
             run: which.
             joined: in one request with the run of the call just before this one.
         """
-        cancelled = self._reads[fetch] = threading.Event()
+        cancelled = threading.Event()
+        self._reads[fetch] = run, cancelled
         one = LeasedRun(
             run,
             cancelled,
@@ -93,26 +95,37 @@ class WorkInFlight:
     def cancel_read(self, fetch: int) -> None:
         """Cancel a read; it still ends."""
         if fetch in self._reads:
-            self._reads[fetch].set()
+            self._reads[fetch][1].set()
 
-    def cancel_all(self, leased: RunSet) -> None:
+    def cancel_all(self, leased: RunSet, *, finish: bool = False) -> None:
         """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends.
 
-        `leased`: the runs that it had leases of.
+        Args:
+            leased: the runs that it had leases of.
+            finish: reads of leased runs that have begun go on, and each lease ends with its read.
         """
-        self.give_back(tuple(bitset.members(leased)))
+        going_on = bitset.of(run for run, _ in self._reads.values()) & leased if finish else 0
+        self.give_back(tuple(bitset.members(leased & ~going_on)))
         for wire in list(self._requests):
             self._context.net.cancel(self._digest, wire)
         self._requests.clear()
         self._wire_of.clear()
-        for cancelled in self._reads.values():
-            cancelled.set()
+        for run, cancelled in self._reads.values():
+            if not going_on >> run & 1:
+                cancelled.set()
         self._reads.clear()
 
     def give_back(self, leased: tuple[RunIndex, ...]) -> None:
         """Return leases: without that nobody could read these runs before they expire."""
         if leased and (link := self._context.link) is not None:
             link.send(m.LeaseReport(self._digest, link.epoch, returned=leased))
+
+    def _end_lease(self, run: RunIndex, outcome: Outcome, flow_s: float) -> None:
+        """A read that went on without its scheduler has ended."""
+        if (link := self._context.link) is not None and outcome is Outcome.DONE:
+            link.send(m.LeaseReport(self._digest, link.epoch, done=(run,), flow_s=flow_s))
+        else:
+            self.give_back((run,))
 
     async def _read(self, runs: list[LeasedRun]) -> None:
         try:
@@ -133,7 +146,10 @@ class WorkInFlight:
         outcome: Outcome,
         flow_s: float,
     ) -> None:
-        ours = self._reads.get(fetch) is cancelled  # a later scheduler uses the same numbers
+        _, known = self._reads.get(fetch, (0, None))
+        ours = known is cancelled  # a later scheduler uses the same numbers
         if ours:
             del self._reads[fetch]
+        elif not cancelled.is_set():
+            self._end_lease(run, outcome, flow_s)
         self._on_read_ended(fetch if ours else None, run, outcome, flow_s)

@@ -67,9 +67,10 @@ class Fetching:
         """Stop taking, finish uploads and reads, leave."""
         context = self._context
         for download in list(self.downloads.running.values()):
-            download.swarm.pause()
-        await context.net.stop(drain_s=context.settings.shutdown_s)
+            download.swarm.pause(finish=True)
+        # First, so that neighbours may still get what comes: nobody else reads these runs.
         await context.origin.drained(context.settings.shutdown_s)
+        await context.net.stop(drain_s=context.settings.shutdown_s)
         if context.link is not None:
             await context.link.close()
         self.downloads.stop()

@@ -30,7 +30,7 @@ from p2pcache.core.format.manifest import decode, encode
 from p2pcache.core.protocol.certificate_identity import Member
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
-from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.models.store import Store
@@ -110,6 +110,9 @@ class Port:
         self._ask(self._peer_of.pop(request))
         if not self._left:
             self.done.set()
+
+    def on_proved(self, runs: int, source: Source) -> None:
+        pass
 
     def dial_failed(self, node: int) -> None:
         self._fail("the dial failed")

@@ -128,6 +128,7 @@ def _storm(arena: Arena, trouble: Trouble, links: Links, size_bytes: int) -> Rep
         arena.agents, arena.cpu_s, lambda: arena.fabric.sent_bytes(arena.origin_host), acts,
         delays=dict.fromkeys(trouble.late(plan), t_lb / 2),
         wait_for=[n for n in range(plan.nodes) if trouble.expected(plan, n)],
+        again=trouble.restarted(plan),
         limit_s=LIMIT_FACTOR * t_lb + LIMIT_EXTRA_S, say=say,
     )  # fmt: skip
     after = OriginBytes(arena.origin.sent_bytes(), arena.fabric.sent_bytes(arena.origin_host))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from loadtest.kit.daemons import stop_all
 from loadtest.storm.arena import AGENT_PORT, CORE, LEFT, RIGHT, TRACKER, Arena
 from loadtest.storm.plan import Plan
 from loadtest.storm.race import Act
@@ -36,6 +37,7 @@ class Fault:
         new_pull: one node begins to pull another model just after the tracker has failed.
         late: the unlucky start at half of T_LB.
         half: the second half of the nodes is unlucky, not only the last one.
+        again: the larger half of the nodes is started again, and their pulls begin anew.
         prepare: called before the daemons start.
         corrupt: called after the push.
         acts: the timetable, for a T_LB.
@@ -52,6 +54,7 @@ class Fault:
     new_pull: bool = False
     late: bool = False
     half: bool = False
+    again: bool = False
     prepare: Callable[[Arena], None] = lambda _arena: None
     corrupt: Callable[[Arena, Path], None] = lambda _arena, _source: None
     acts: Callable[[Arena, float], list[Act]] = lambda _arena, _t_lb: []
@@ -60,6 +63,24 @@ class Fault:
 def _kill_node(arena: Arena, t_lb: float) -> list[Act]:
     victim = arena.agents[-1]
     return [Act(t_lb / 2, f"SIGKILL to {victim.name}", victim.kill)]
+
+
+def _restart(kill: bool) -> Callable[[Arena, float], list[Act]]:  # noqa: FBT001
+    def acts(arena: Arena, t_lb: float) -> list[Act]:
+        victims = arena.agents[len(arena.agents) // 2 :]
+
+        def again() -> None:
+            if not kill:
+                stop_all(victims)
+            for victim in victims:
+                victim.kill()
+            for victim in victims:
+                victim.start(wait=False)
+
+        name = "SIGKILL" if kill else "SIGTERM"
+        return [Act(t_lb / 2, f"{name} to {len(victims)} nodes; they start again", again)]
+
+    return acts
 
 
 def _kill_tracker(arena: Arena, t_lb: float) -> list[Act]:
@@ -154,6 +175,14 @@ FAULTS: dict[str, Fault] = {
     "kill-node": Fault(
         "SIGKILL to one node at half of T_LB", unlucky=True, expect=None, acts=_kill_node
     ),
+    "restart-half": Fault(
+        "SIGTERM to the larger half of the nodes at half of T_LB; they start again", again=True,
+        acts=_restart(kill=False),
+    ),
+    "crash-half": Fault(
+        "SIGKILL to the larger half of the nodes at half of T_LB; they start again", again=True,
+        acts=_restart(kill=True),
+    ),
     "kill-tracker": Fault("SIGKILL to the tracker at half of T_LB; a new one starts at once", acts=_kill_tracker),
     "lose-tracker": Fault("SIGKILL to the tracker a second after the start, for good", acts=_lose_tracker),
     "tracker-takeover": Fault(
@@ -208,6 +237,11 @@ class Trouble:
     def late(self, plan: Plan) -> frozenset[int]:
         """Nodes that start at half of T_LB."""
         return _hit(plan, [f for f in self.faults if f.late])
+
+    def restarted(self, plan: Plan) -> frozenset[int]:
+        """Nodes that are started again."""
+        begin = plan.nodes // 2 if any(f.again for f in self.faults) else plan.nodes
+        return frozenset(range(begin, plan.nodes))
 
     def liars(self, plan: Plan) -> frozenset[int]:
         """Nodes that serve corrupt chunks."""

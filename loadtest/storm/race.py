@@ -9,11 +9,12 @@ import psutil
 
 from loadtest.kit.cluster import Agent
 from loadtest.storm.arena import REF
-from p2pcache.errors import P2PCacheError
+from p2pcache.errors import P2PCacheError, Unreachable
 
 SAMPLE_S = 0.2  # of the main thread: timetable, memory
 UNTIL_FIRST_BYTE = ("resolve", "manifest", "local", "first_byte")  # phases of a pull
 CURVE_S = 0.9  # progress comes about four times a second
+AGAIN_S = 0.05  # until a pull that lost its agent begins anew
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ def race(
     *,
     delays: dict[int, float],
     wait_for: Collection[int],
+    again: Collection[int] = (),
     limit_s: float,
     say: Callable[[str], None],
 ) -> Race:
@@ -114,6 +116,7 @@ def race(
         acts: the timetable.
         delays: nodes that start later, and when.
         wait_for: nodes whose end is awaited; what the others have done by then is recorded.
+        again: nodes that are started again: there a pull that loses its agent begins anew.
         limit_s: whoever isn't done by then has failed (code 9).
         say: told when an act happens.
     """
@@ -123,7 +126,9 @@ def race(
     start = time.monotonic()
     threads = [
         threading.Thread(
-            target=_pull, args=(agent, outcome, start, delays.get(outcome.node, 0.0)), daemon=True
+            target=_pull,
+            args=(agent, outcome, start, delays.get(outcome.node, 0.0), outcome.node in again),
+            daemon=True,
         )
         for agent, outcome in zip(agents, outcomes, strict=True)
     ]
@@ -150,14 +155,21 @@ def race(
     return result
 
 
-def _pull(agent: Agent, outcome: Outcome, start: float, delay_s: float) -> None:
+def _pull(agent: Agent, outcome: Outcome, start: float, delay_s: float, again: bool) -> None:  # noqa: FBT001
     time.sleep(delay_s)
     outcome.started_s = time.monotonic() - start
-    try:
-        for event in agent.client.pull(REF):
-            note_event(outcome, event, time.monotonic() - start)
-    except P2PCacheError as error:
-        outcome.code, outcome.message = error.exit_code, str(error)
+    while True:
+        try:
+            for event in agent.client.pull(REF):
+                note_event(outcome, event, time.monotonic() - start)
+        except Unreachable as error:
+            outcome.code, outcome.message = error.exit_code, str(error)
+            if again:
+                time.sleep(AGAIN_S)
+                continue
+        except P2PCacheError as error:
+            outcome.code, outcome.message = error.exit_code, str(error)
+        break
     outcome.ended_s = time.monotonic() - start
 
 

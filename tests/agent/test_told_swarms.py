@@ -86,6 +86,17 @@ async def test_many_known_members_do_not_make_the_announcement_too_long() -> Non
     assert len(first[0].known) == 20_000
 
 
+async def test_a_swarm_that_was_left_is_told_no_more() -> None:
+    link = Link()
+    asked, swarm = told(link), Swarm(1)
+    asked.enter(swarm)
+    asked.beat(swarm, m.Heartbeat())
+    asked.exit(swarm.digest)
+    asked.beat(swarm, m.Heartbeat())  # a read of it ended late
+    assert not digests(link)
+    assert [type(one) for one in link.sent] == [m.Enter, m.Heartbeat, m.Exit]
+
+
 async def test_no_more_are_told_than_a_tracker_takes() -> None:
     link = Link()
     asked = told(link, most=10)
@@ -95,8 +106,9 @@ async def test_no_more_are_told_than_a_tracker_takes() -> None:
     await asked.send_rest(by_digest(swarms))
     assert not link.sent
     asked.enter(Swarm(77))
-    asked.beat(Swarm(78, wants=True), m.Heartbeat())
-    assert [type(one) for one in link.sent] == [m.Exit, m.Enter, m.Exit, m.Heartbeat]
+    asked.enter(Swarm(78, wants=True))
+    asked.beat(Swarm(79), m.Heartbeat())
+    assert [type(one) for one in link.sent] == [m.Exit, m.Enter, m.Exit, m.Enter]
     assert [one.digest for one in link.sent if isinstance(one, m.Exit)] == [
         Swarm(9).digest, Swarm(8).digest,
     ]  # fmt: skip

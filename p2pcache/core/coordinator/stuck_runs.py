@@ -9,6 +9,7 @@ time: the member, or its part of the swarm, may be cut off, and then it lacks on
 from p2pcache.core import bitset
 from p2pcache.core.coordinator import settings
 from p2pcache.core.leases.lease_book import LeaseBook
+from p2pcache.core.leases.lost_runs import LostRuns
 from p2pcache.core.membership.member_record import MemberRecord
 from p2pcache.core.membership.outputs import Event, Notice, Output, Send
 from p2pcache.core.membership.reachability import Reachability
@@ -22,10 +23,11 @@ class StuckRuns:
     """Stuck runs of one swarm; what it knows of a member is in the member's record."""
 
     def __init__(
-        self, roster: Roster, book: LeaseBook, reach: Reachability, out: list[Output]
-    ) -> None:
-        """The swarm's members, its leases, and who gets at whom; outputs are appended to `out`."""
+        self, roster: Roster, book: LeaseBook, reach: Reachability, lost_runs: LostRuns, out: list[Output]
+    ) -> None:  # fmt: skip
+        """The swarm's members, its leases, who gets at whom, and what is lost; outputs are appended to `out`."""
         self._roster, self._book, self._reach, self._out = roster, book, reach, out
+        self._lost_runs = lost_runs
 
     def on_stuck(self, node: NodeId, said: m.Stuck, now: float) -> None:
         """None of a node's neighbours has these runs: introduce holders, or have the runs read again."""
@@ -91,7 +93,7 @@ class StuckRuns:
         return again
 
     def _help(self, record: MemberRecord, wanted: RunSet, now: float) -> None:
-        """Introduce holders; runs without any are read again, those of readers that are far too slow by others."""
+        """Introduce holders. Runs of those that deliver nothing, and of far too slow readers, are read again."""
         book, found = self._book, dict[NodeId, None]()
         for run in bitset.members(wanted & ~book.free):
             if run in book.leases:
@@ -103,8 +105,8 @@ class StuckRuns:
             ):
                 record.introduced |= 1 << run
                 found |= dict.fromkeys(holders)
-            elif not record.have >> run & 1:
-                book.regrant(1 << run)
+            elif not record.have >> run & 1 and self._lost_runs.covered >> run & 1:
+                book.regrant(1 << run)  # else all who had it are gone, and a search for it runs
         if found:
             if record.introduced_at == now:  # those named later have less time to help
                 record.told |= frozenset(found)

@@ -50,13 +50,15 @@ class SwarmTracker:
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
         self.book = LeaseBook(self.roster, leases, seed, self._bearer)
-        self.lost_runs = LostRuns(self.roster, self.book, members.heartbeat_s)
+        self.lost_runs = LostRuns(
+            self.roster, self.book, members.heartbeat_s, members.reconnect_grace_s
+        )
         self.reach = Reachability(self.roster.members, context.dials, self._on_reach, self._bearer)
         self.ledger = UsageLedger(digest)
         self.blames = 0  # wrong bytes from a peer, as told by members; for metrics
         self.barrier = StartupBarrier(leases.ttl_s, now, remembered)
         self.scheduled = inf  # the wakeup that its owner has noted
-        self.stuck_runs = StuckRuns(self.roster, self.book, self.reach, out)
+        self.stuck_runs = StuckRuns(self.roster, self.book, self.reach, self.lost_runs, out)
         self.doubts = OriginDoubts(self.roster, self.book, self._bearer, out)
         self._context = context
         self._grants = True  # whether the last step could grant leases
@@ -146,6 +148,9 @@ class SwarmTracker:
         ended = self.ledger.on_left(node, now)
         if ended is not None and end is not None:
             self._context.out.append(PullEnded(node, ended, end, self.share_of(node)))
+        record = self.roster.members[node]
+        if end is PullEnd.LEFT and record.counts:
+            self.lost_runs.on_goodbye(node, record.have, now)
         self.reach.lost.discard(node)
         self.book.drop_reader(node)
         self.doubts.on_pull_over(node)
@@ -233,6 +238,7 @@ class SwarmTracker:
         record = self.roster.enter(member)
         if fresh:
             self.barrier.on_arrival(node, now)
+            self.lost_runs.on_arrival(node, now)
             self.reach.review(record, now)
         if said.complete:
             have = bitset.full(count)

@@ -238,8 +238,7 @@ class TrackerState:
             fenced, doubt_s(len(self.registry.nodes)) if fenced else 0.0,
         )  # fmt: skip
         self._out.append(Send(node, settled))
-        if fenced:
-            self._cluster.tell_all(node, self.registry.nodes)
+        self._cluster.tell_all(node, self.registry.nodes)
         for digest in sorted(record.digests.keys() - {state.digest for state in said.swarms}):
             self._leave(record, digest, now)
         self._hear(record, said.swarms, now, announced=True)

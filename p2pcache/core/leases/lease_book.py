@@ -49,6 +49,7 @@ class LeaseBook:
         self._settings = settings
         self._choice = ReaderChoice(self.readers, roster)
         self._again: RunSet = 0  # runs that were granted again
+        self._had: RunSet = 0  # runs that a member had at some time
         self._urgent: RunSet = 0  # runs that a loader waits for: granted before the others
         self._taken: dict[RunIndex, list[NodeId]] = {}  # from these slow nodes, one after the other
         self._read_at = -inf  # when a lease ended well
@@ -152,6 +153,7 @@ class LeaseBook:
     def set_held(self, node: NodeId, runs: RunSet) -> None:
         """Others get what a member has: nobody else is to begin with its runs."""
         self.free &= ~runs
+        self._had |= runs
         self._urgent &= ~runs
         for run in bitset.members(runs & self.leased):
             self.leases[run].others.add(self._bearer(node))
@@ -209,7 +211,8 @@ class LeaseBook:
     def grant(self, now: float) -> dict[NodeId, list[RunIndex]]:
         """Give out what may be given out now: runs by node, each group in file order.
 
-        Urgent runs come first, then, where readers want parts of a model, those of readers without a lease.
+        Urgent runs come first, then, where readers want parts of a model, those of readers without a lease; at the end
+        those that were read before.
         """
         self.readers.end_rests(now)
         given: dict[NodeId, list[RunIndex]] = {}
@@ -218,8 +221,10 @@ class LeaseBook:
             return given
         skipped, candidates = 0, self.free
         while candidates and skipped < SAMPLE and self._may_grant(now):
-            first = candidates & self._urgent or candidates & self._choice.first_reads()
-            run = bitset.first(first or candidates)
+            # Who had a run and is gone may be starting again, and is back before the others are read.
+            fresh = candidates & ~(self._had & ~self._again) or candidates
+            first = candidates & self._urgent or fresh & self._choice.first_reads()
+            run = bitset.first(first or fresh)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())

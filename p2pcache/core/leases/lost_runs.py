@@ -1,11 +1,13 @@
 """Finding runs that were read from the origin and that nobody gets any more: their holders are gone, or unreachable.
 
 The tracker hears at heartbeats only what members have, so what a lost node had read may live on in members that didn't
-say so yet. Before lost runs are read again, all members are polled.
+say so yet. Before lost runs are read again, all members are polled. A member that says goodbye may be starting again:
+what it had isn't lost before it had time to come back.
 """
 
 from math import inf
 
+from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.readers import stands_aside
 from p2pcache.core.leases.settings import BATCH_S, SEARCH_S_PER_MEMBER
@@ -16,13 +18,21 @@ from p2pcache.ids import NodeId, RunSet
 class LostRuns:
     """The search for lost runs in one swarm."""
 
-    def __init__(self, roster: Roster, book: LeaseBook, answer_s: float) -> None:
-        """No run is missed. A member that hasn't answered a poll after `answer_s` seconds may be gone itself."""
+    def __init__(self, roster: Roster, book: LeaseBook, answer_s: float, back_s: float) -> None:
+        """No run is missed.
+
+        A member that hasn't answered a poll after `answer_s` seconds may be gone itself. One that said goodbye has
+        `back_s` to come back.
+        """
         self.due = inf  # when `step` has something to do; inf: no search is due or runs
         self.polls = 0  # for metrics
         self._roster = roster
         self._book = book
         self._answer_s = answer_s
+        self._back_s = back_s
+        self._left: dict[
+            NodeId, tuple[float, RunSet]
+        ] = {}  # until when each may be back, with what
         self._free_at = -inf  # when the next search may begin
         self._polling = False
         self._waiting: set[NodeId] = set()  # members that were polled
@@ -38,6 +48,15 @@ class LostRuns:
         if not self._polling:  # else the answers lead to a search
             self.due = min(self.due, max(now + BATCH_S, self._free_at))
 
+    def on_goodbye(self, node: NodeId, have: RunSet, now: float) -> None:
+        """A member left in order, and has these runs."""
+        self._left[node] = now + self._back_s, have
+
+    def on_arrival(self, node: NodeId, now: float) -> None:
+        """A member came. If it is back, its own word counts from now on."""
+        if self._left.pop(node, None):
+            self.suspect(now)
+
     def on_answer(self, node: NodeId) -> None:
         """A member said what it has, or is gone."""
         self._waiting.discard(node)
@@ -46,7 +65,9 @@ class LostRuns:
 
     def step(self, now: float) -> list[NodeId]:
         """Do what is due, and free runs that nobody gets; returns members to send a `Poll` to."""
-        lost = self._book.done & ~self.covered
+        self._left = {node: left for node, left in self._left.items() if left[0] > now}
+        awaited = bitset.union(have for _, have in self._left.values())
+        lost = self._book.done & ~self.covered & ~awaited
         members = self._roster.members
         if lost and not self._polling:
             self._waiting = {node for node in self._roster.needy() if members[node].counts}
@@ -61,5 +82,5 @@ class LostRuns:
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
         self._book.regrant(lost & held)
         self._book.set_free(lost & ~held)
-        self.due = inf
+        self.due = min((until for until, _ in self._left.values()), default=inf)
         return []

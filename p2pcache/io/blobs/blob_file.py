@@ -5,7 +5,7 @@ import threading
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary, ref
@@ -69,7 +69,7 @@ class BlobFile:
     """
 
     __slots__ = (
-        "allocated", "bits", "digests", "dirty", "done_bytes", "id", "left", "lengths", "made", "offsets",
+        "allocated", "bits", "digests", "dirty", "done_bytes", "hoped", "id", "left", "lengths", "made", "offsets",
         "on_disk", "owners", "published", "readers", "reserved", "size", "suspect", "suspects_left",
     )  # fmt: skip
 
@@ -89,6 +89,7 @@ class BlobFile:
         self.reserved = False  # its missing space counts against other models
         self.suspect: bytearray | None = None
         self.suspects_left = 0
+        self.hoped = False  # nobody has ever believed the suspects
         self.readers: list[ref[OpenFile]] = []  # may still send what was let go
         self.dirty = False  # the bitmap on disk is older than `bits`
         self.owners: list[tuple[Owner, int]] = []
@@ -144,7 +145,15 @@ class BlobFile:
         """Believe nothing of the file until it's proved again."""
         self.lose(range(len(self.bits)))
         self.suspect = bytearray(b"\x01") * len(self.bits)
-        self.suspects_left = len(self.bits)
+        self.suspects_left, self.hoped = len(self.bits), False
+
+    def hope_for(self, positions: Collection[int]) -> None:
+        """Bytes lie at these positions of a file that was just found, and may be right."""
+        flags = bytearray(len(self.bits))
+        for position in positions:
+            flags[position] = 1
+        self.suspect, self.suspects_left = flags if positions else None, len(positions)
+        self.hoped = True
 
     def suspects(self) -> list[int]:
         """Positions whose bytes are there but not proved."""

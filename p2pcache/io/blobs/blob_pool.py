@@ -20,6 +20,11 @@ from p2pcache.io.blobs.blob_file import BlobFile, FileCache, OpenFile
 from p2pcache.io.disk.agent_db import Proof, Records, proof_of
 from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
+from p2pcache.io.disk.syscalls import data_regions
+
+# What a crash can have kept from the bitmap: a flush begins after seconds or 256 MiB, and links are quick meanwhile. If
+# more bytes seem to be there the file system tells no holes, and to hash them would take longer than it may bring.
+MOST_UNFLUSHED_BYTES = 1 << 30
 
 
 class BlobPool:
@@ -198,7 +203,21 @@ class BlobPool:
             blob.doubt()  # torn or lost bitmap: prove the bytes rather than fetch them again
         else:
             blob.set_bits(found.bits)
+            if not blob.whole:
+                blob.hope_for(self._unflushed(blob))
         blob.dirty = blob.whole or found is None
+
+    def _unflushed(self, blob: BlobFile) -> list[int]:
+        """Positions with bytes of which the bitmap says nothing: what came between its last flush and a crash."""
+        found: dict[int, None] = {}
+        file = OpenFile(self.disk.open_read(self.folders.partial, blob.id))
+        for begin, end in data_regions(file.fd, blob.size):
+            first = blob.position(begin)
+            for position in range(first, blob.position(min(end, blob.size) - 1) + 1):
+                if not blob.bits[position]:
+                    found[position] = None
+        few = sum(blob.lengths[position] for position in found) <= MOST_UNFLUSHED_BYTES
+        return list(found) if few else []
 
     # -- opening ---------------------------------------------------------------------------------
 

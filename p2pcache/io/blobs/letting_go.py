@@ -172,7 +172,7 @@ def _unused(blob: BlobFile, writers: Writers, positions: Iterable[int]) -> bool:
     """Whether nobody writes these positions, and none is to be proved by reading."""
     return not any(
         writers.writes(blob.lengths[p], blob.digest(p))
-        or (blob.suspect is not None and blob.suspect[p])
+        or (blob.suspect is not None and blob.suspect[p] and not blob.hoped)
         for p in positions
     )
 

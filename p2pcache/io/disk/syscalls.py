@@ -4,6 +4,7 @@ import ctypes
 import errno
 import fcntl
 import os
+from collections.abc import Iterator
 
 _FICLONE = 0x40049409  # _IOW(0x94, 9, int), <linux/fs.h>
 _PUNCH_HOLE = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, <linux/falloc.h>
@@ -105,6 +106,19 @@ def _copy_some(
             raise
     data = os.pread(source_fd, min(length, 1 << 20), source_offset)
     return os.pwrite(target_fd, data, target_offset) if data else 0
+
+
+def data_regions(fd: int, size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of each region that holds data, in order; none where the file system doesn't know holes."""
+    end = 0
+    try:
+        while end < size_bytes:
+            begin = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, begin, os.SEEK_HOLE)
+            yield begin, end
+    except OSError as error:
+        if error.errno not in (errno.ENXIO, errno.EINVAL):  # ENXIO: no data from here to the end
+            raise
 
 
 def is_hole(fd: int, offset: int, length: int) -> bool:

@@ -316,7 +316,7 @@ class SimNode(NodeState):
                 self.post(events.LeaseGranted(bitset.of(runs), in_flight))
             case m.Revoke(_, runs):
                 self.post(events.LeaseRevoked(bitset.of(runs)))
-            case m.Swarm():
+            case m.Swarm() if message.digest == self.env.digest:
                 self._swarm_changed(message)
             case m.Poll():
                 self.tell_state()

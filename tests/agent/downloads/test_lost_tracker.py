@@ -12,7 +12,9 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.lost_tracker import FILE
 from p2pcache.core.protocol.messages import Member
 from p2pcache.io.notes.known_members import KnownMembers
+from tests.agent.jobs.warm_kit import until
 from tests.agent.kit import agent, make_model, pull, push
+from tests.tracker.kit import tracker
 
 DATA = random.Random(11).randbytes(6_000_000)
 
@@ -67,3 +69,20 @@ async def test_last_known_members_share_one_copy(tmp_path: Path, origin: str, no
     assert sum(end["bytes_origin"] for end in ends) <= 1.1 * len(DATA)
     again = KnownMembers(tmp_path / "a" / FILE)
     assert set(again.members) == {b.node, 9}
+
+
+@pytest.mark.slow
+async def test_a_node_that_was_in_no_swarm_knows_the_others_of_a_small_cluster(
+    tmp_path: Path, origin: str, nobody: str
+) -> None:
+    async with tracker(tmp_path / "origin") as one, asyncio.timeout(60):
+        url = f"http://{one.address}"
+        async with agent(tmp_path, "b", origin=origin, tracker=url) as b:
+            async with agent(tmp_path, "a", origin=origin, tracker=url) as a:
+                await until(lambda: b.node in a.lost_tracker._book.members)
+                assert not a.lost_tracker._everybody, "it would begin at once"
+            assert (await pull(b, "m:v1"))["event"] == "done"
+            async with agent(tmp_path, "a", origin=origin, tracker=nobody) as a:
+                hurry(a)
+                end = await pull(a, "m:v1")
+    assert (end["event"], end["bytes_origin"]) == ("done", 0)

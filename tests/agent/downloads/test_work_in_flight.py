@@ -151,3 +151,23 @@ async def test_leases_of_a_scheduler_that_is_gone_are_given_back() -> None:
     assert world.sent == []
     world.work.cancel_all(0b1010)
     assert world.sent == [LeaseReport(DIGEST, 7, returned=(1, 3))]
+
+
+async def test_reads_by_leases_may_outlive_their_scheduler_and_end_their_leases() -> None:
+    world = World()
+    for fetch, run in enumerate((1, 2, 3)):
+        world.work.begin_read(fetch, run)
+    await world.settle()
+    world.work.cancel_all(
+        0b11010, finish=True
+    )  # run 2 is read without a lease, run 4 isn't read yet
+    one, two, three = (runs[0] for runs in world.read_runs)
+    assert [read.cancelled.is_set() for read in (one, two, three)] == [False, True, False]
+    assert world.sent == [LeaseReport(DIGEST, 7, returned=(4,))]
+    one.end(Outcome.DONE, 0.5)
+    two.end(Outcome.CANCELLED)
+    three.end(Outcome.UNAVAILABLE)
+    assert world.sent[1:] == [
+        LeaseReport(DIGEST, 7, done=(1,), flow_s=0.5), LeaseReport(DIGEST, 7, returned=(3,))
+    ]  # fmt: skip
+    assert world.ends[0] == (None, 1, Outcome.DONE)

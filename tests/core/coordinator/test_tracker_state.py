@@ -123,6 +123,8 @@ def test_nodes_that_leave_one_after_the_other_cost_few_polls() -> None:
     world.wait(0.5)
     world.say(8, m.Heartbeat(swarms=(state(credit=1),)))
     assert len(world.got(8, m.Poll)) <= 2
+    world.wait(3.0, alive=(8,))  # they may be starting again
+    world.say(8, m.Heartbeat(swarms=(state(credit=1),)))
     assert world.tracking.swarms[X].book.done == 0
 
 

@@ -18,6 +18,7 @@ from p2pcache.core.format.manifest import Chunk, make_file, make_manifest
 from p2pcache.core.protocol.handshake import Secret
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm.events import Source as From
 from p2pcache.errors import NotFound
 from p2pcache.io.peers.net import PeerNet
 from p2pcache.io.peers.protocol.limits import PeerLimits, TokenBucket
@@ -169,6 +170,9 @@ class Port:
         self.waited_s[request] = waited_s
         self.ends[request] = (outcome, nbytes)
         self._note("ended", request, outcome)
+
+    def on_proved(self, runs: int, source: From) -> None:
+        self._note("proved", runs, source)
 
     def dial_failed(self, node: int) -> None:
         self._note("failed", node)

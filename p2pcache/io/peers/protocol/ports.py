@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from p2pcache.core.format.layout import Layout
-from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 
@@ -118,6 +118,9 @@ class SwarmPort(Protocol):
             nbytes: payload that came for it.
             waited_s: time until its answer began; 0: not known.
         """
+
+    def on_proved(self, runs: RunSet, source: Source) -> None:
+        """Runs were proved though no request was under way for them any more."""
 
     def dial_failed(self, node: NodeId) -> None:
         """A dial failed, or the node doesn't serve the model."""

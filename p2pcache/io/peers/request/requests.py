@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.core.upload.priority import Priority
 from p2pcache.errors import LocalProtocolError, RemoteProtocolError
 from p2pcache.io.peers.hub import Hub
@@ -133,6 +133,8 @@ class Requests:
 
     def _on_chunk_ended(self, request: PeerRequest, outcome: Outcome, nbytes: int) -> None:
         if request.ended:
+            if outcome is Outcome.DONE:
+                self._on_late_chunk(request)
             return
         request.nbytes += nbytes
         request.left -= 1
@@ -147,6 +149,14 @@ class Requests:
         elif request.left == 0:
             self._hub.on_request_done(time.monotonic() - request.since)
             self._end(request, Outcome.DONE)
+
+    def _on_late_chunk(self, request: PeerRequest) -> None:
+        """A chunk was nearly stored when its request was cancelled: it may have been its run's last one."""
+        port, incoming = request.port, request.incoming
+        assert incoming is not None
+        run = port.layout.run_of(incoming.end - 1)
+        if not port.store.missing_chunks(run):
+            port.on_proved(1 << run, Source.PEER)
 
     def _drop(self, request: PeerRequest, outcome: Outcome) -> None:
         """End a request whose DATA may still come, or be on its way."""

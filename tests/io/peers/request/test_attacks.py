@@ -1,17 +1,19 @@
 """A hostile server against a real requester: every request ends once, nothing unproved is kept."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
+from unittest import mock
 
 import pytest
 
 from p2pcache.core.protocol.handshake import Secret
-from p2pcache.core.swarm.events import Outcome
+from p2pcache.core.swarm.events import Outcome, Source
 from p2pcache.errors import NoSpace
 from p2pcache.io.peers.protocol import wire
 from p2pcache.io.peers.protocol.wire import Kind
 from tests.io.peers import raw
-from tests.io.peers.kit import QUICK, Node, Port, make_model, node
+from tests.io.peers.kit import QUICK, FileWriter, Node, Port, make_model, node
 from tests.io.peers.raw import RawPeer
 
 MODEL = make_model([262_144, 262_144, 100, 300_000, 50_000, 50_000])
@@ -283,6 +285,32 @@ async def test_a_cancel_at_any_point(client: Node, sent: int) -> None:
         assert await port.end(6) is Outcome.DONE
     assert bool(port.have_runs() & 1) == (sent > len(GOOD))
     assert client.net.stats.violations == 0
+
+
+async def test_a_run_whose_last_bytes_beat_the_cancel_is_told(client: Node) -> None:
+    port = client.swarm(MODEL)
+    finishing, go_on = threading.Event(), threading.Event()
+    finish = FileWriter.finish
+
+    def slowly(writer: FileWriter) -> bool:
+        finishing.set()
+        assert go_on.wait(30)
+        return finish(writer)
+
+    async def behave(peer: RawPeer) -> None:
+        await raw.serve_model(peer, MODEL, 1)
+        await peer.send(raw.data(await peer.frame(Kind.REQUEST), 0, GOOD))
+        await peer.frame(Kind.BYE)
+
+    async with raw.evil_server(behave) as address:
+        await dialled(client, port, address)
+        with mock.patch.object(FileWriter, "finish", slowly):
+            client.net.request(DIGEST, 5, 1, 0)
+            await asyncio.to_thread(finishing.wait, 30)
+            client.net.cancel(DIGEST, 5)
+            assert await port.end(5) is Outcome.CANCELLED
+            go_on.set()
+            await port.heard("proved", 1, Source.PEER)
 
 
 async def test_a_full_disk_ends_the_request_and_spares_the_peer(client: Node) -> None:
