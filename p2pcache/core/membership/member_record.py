@@ -38,13 +38,10 @@ class MemberRecord:
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
     failures: int = 0  # failed reads in a row
     lags: bool = False  # it got far fewer runs of late than others
-    judged: tuple[int, int] | None = (
-        None  # runs that were done, and that it had, when that was found last
-    )
+    # Runs that were done, and that it had, when that was found last.
+    judged: tuple[int, int] | None = None
     failed_until: float = 0.0  # of its rest after a failed read; 0: it has none
-    slow_until: float = (
-        0.0  # of its rest for slow reads, which is the later one of two; 0: it has none
-    )
+    slow_until: float = 0.0  # of its rest for slow reads, the later one of two; 0: it has none
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
     # Whether others get at it (`reachability`).
