@@ -229,7 +229,7 @@ class SwarmTracker:
             self.on_left(record.node, None, now)
             return
         record.blamed_by, record.told = frozenset(), frozenset()
-        record.introduced, record.read_again = 0, 0
+        record.introduced, record.read_again, record.judged = 0, 0, None
         self.doubts.on_pull_over(record.node)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:
@@ -254,6 +254,7 @@ class SwarmTracker:
         self.book.renew(node, reading, now)
         credit = 0 if said.complete else said.credit
         self._set_credit(record, credit, self._wanted(said.wanted), now)
+        self.book.on_progress(node)
         if self.lost_runs.due < inf:
             self.lost_runs.on_answer(node)
 

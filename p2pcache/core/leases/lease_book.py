@@ -76,6 +76,10 @@ class LeaseBook:
         """A member works on up to `credit` leases at once, of these runs; 0: on none any more."""
         self.readers.set_credit(self._members[node], credit, wanted)
 
+    def on_progress(self, node: NodeId) -> None:
+        """A member has said what it has: one that has far fewer runs than others is slow to read as well."""
+        self.readers.on_progress(self._members[node], self.done)
+
     def on_urgent(self, runs: RunSet) -> None:
         """A loader waits for these runs: granted before the others. If it waits for all, file order is kept."""
         self._urgent |= runs & ~self.done
@@ -224,9 +228,7 @@ class LeaseBook:
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())
-            # A run that a loader waits for counts as the last run: no reader that may be late gets it.
-            left = 1 if self._urgent >> run & 1 else self.free.bit_count()
-            record = self._choice.choose(run, left, again=again, losers=losers)
+            record = self._choice.choose(run, again=again, losers=losers)
             if record is not None:
                 self._begin(run, record, now)
                 self.readers.concurrency.on_begun(self._under_way(now), now)

@@ -10,14 +10,14 @@ from operator import le
 from p2pcache.core import bitset
 from p2pcache.core.leases.readers import Readers, lacked_by, stands_aside
 from p2pcache.core.leases.settings import SAMPLE, WORTH_TWO
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Place, Reach
+from p2pcache.core.membership.member_record import MemberRecord, Place, Reach
 from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
 Tier = tuple[int, bool, bool]
 """Faults of a reader, the worst first: others can't reach it (2), or nobody has tried yet, which counts for runs that
-members waited for in vain (1); it is slow, or on probation and perhaps slow; its last read failed."""
+members waited for in vain (1); it is slow; its last read failed."""
 
 FIT: Tier = (0, False, False)
 
@@ -40,13 +40,12 @@ class ReaderChoice:
         self._first: list[NodeId] = []
 
     def choose(
-        self, run: RunIndex, left: int, *, again: bool = False, losers: Sequence[NodeId] = ()
+        self, run: RunIndex, *, again: bool = False, losers: Sequence[NodeId] = ()
     ) -> MemberRecord | None:
         """The reader of a run, or None if none has room for it, or a better one will read it later.
 
-        So many runs are `left`, this one included. If it is read `again` members waited for it in vain, and all quick
-        readers may have it: any reader may read it, above its share, too. The `losers` of its lease come after others
-        that are as good.
+        If it is read `again` members waited for it in vain, and all quick readers may have it: any reader may read it,
+        above its share, too. The `losers` of its lease come after others that are as good.
         """
         readers, best, least = self._readers, None, (FIT, False, 0)
         # Racks have equal shares, whatever their size: the nodes of a small one read more.
@@ -61,12 +60,12 @@ class ReaderChoice:
             if len(one.runs) >= min(max(seats.get(node, 0), share), one.credit):
                 continue
             load = 0 if node in seats else len(one.runs)
-            rank = self._tier(one, left, again=again), node in losers, load
+            rank = self._tier(one, again=again), node in losers, load
             if best is None or rank < least:
                 best, least = one, rank
             if rank == (FIT, False, 0):
                 break
-        return None if best is None or self._waits(best, run, left, again=again) else best
+        return None if best is None or self._waits(best, run, again=again) else best
 
     def goes_to_another(self, run: RunIndex, slow: MemberRecord) -> bool:
         """Whether a run that is taken from a slow reader goes to another one, and not back to it. O(readers)."""
@@ -77,7 +76,7 @@ class ReaderChoice:
             if one is not slow
             and readers.may_read(one, run)
             # A run waits for a quick reader without room, and not for one that is as slow as the loser.
-            and (one.pace is Pace.USUAL or len(one.runs) < one.credit)
+            and (not one.slow or len(one.runs) < one.credit)
         )
         return any(stands_aside(one) <= stands_aside(slow) for one in others)
 
@@ -112,21 +111,17 @@ class ReaderChoice:
         drawn = readers.idle.draw(readers.dice, count)
         return drawn + readers.busy.draw(readers.dice, count) if every or self._share > 1 else drawn
 
-    def _tier(self, one: MemberRecord, left: int, *, again: bool = False) -> Tier:
-        readers = self._readers
+    def _tier(self, one: MemberRecord, *, again: bool = False) -> Tier:
         unreached = 2 if stands_aside(one) else int(again and one.reach is not Reach.REACHABLE)
-        slow = one.pace is Pace.SLOW
-        if one.pace is Pace.PROBATION:  # it reads one run, and more only as a slow one does
-            slow = bool(one.runs) or readers.times.is_late(one, left, readers.concurrency.limit)
-        return unreached, slow, one.failures > 0
+        return unreached, one.slow, one.failures > 0
 
-    def _waits(self, best: MemberRecord, run: RunIndex, left: int, *, again: bool) -> bool:
+    def _waits(self, best: MemberRecord, run: RunIndex, *, again: bool) -> bool:
         """Whether a run waits for a reader that is better than the best with room."""
         # All quick readers may have what is read again, so a slow one doesn't wait for them.
         count, readers = 1 if again else 2, self._readers
-        against = self._tier(best, left)[:count]
+        against = self._tier(best)[:count]
         return any(against) and any(
-            (its := self._tier(one, left)[:count]) != against
+            (its := self._tier(one)[:count]) != against
             and all(map(le, its, against))
             and lacked_by(one) >> run & 1
             and readers.may_read_soon(one)

@@ -7,10 +7,10 @@ from p2pcache.core import backoff
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
 from p2pcache.core.leases.settings import FIRST_REST_S, LAST_REST_S
 from p2pcache.core.leases.slow_readers import ReadTimes
-from p2pcache.core.membership.member_record import MemberRecord, Pace, Place, Reach
+from p2pcache.core.membership.member_record import MemberRecord, Place, Reach
 from p2pcache.core.membership.sampled_set import SampledSet
 from p2pcache.core.origin.settings import FILL_A_LINK, LEAST_PATIENCE_S
-from p2pcache.core.settings import LeaseSettings
+from p2pcache.core.settings import USUAL_OF, LeaseSettings
 from p2pcache.core.swarm.commands import ALL
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
@@ -40,12 +40,12 @@ def stands_aside(record: MemberRecord) -> bool:
 class Readers:
     """The members of a swarm that have credit, and indexes over their records.
 
-    A reader whose read failed rests: it gets no lease. One whose reads take far longer than the others' rests, too, and
-    then is on probation until a read is as quick as theirs. A reader that failed and is slow takes both rests in turn,
-    the one after the failure first.
+    A reader whose read failed rests: it gets no lease. One whose reads take far longer than the others' rests, too. A
+    reader that failed and is slow takes both rests in turn, the one after the failure first. One that gets far fewer
+    runs than others is slow as long as it does.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only,
-    `unfit` those that stand aside or are slower, `resting` those that rest. Those that may have one more lease are in
+    `unfit` those that stand aside or are slow, `resting` those that rest. Those that may have one more lease are in
     `idle` if they have none, else in `busy`.
     """
 
@@ -84,15 +84,29 @@ class Readers:
         for group, belongs in (
             (self.idle, room and not record.runs), (self.busy, room and bool(record.runs)),
             (self.choosy, record.wanted != ALL),
-            (self.unfit, works and (stands_aside(record) or record.pace is not Pace.USUAL)),
+            (self.unfit, works and (stands_aside(record) or record.slow)),
         ):  # fmt: skip
             change = group.add if belongs else group.discard
             change(node)
 
     def reset(self, record: MemberRecord) -> None:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
-        record.pace, record.failures, record.reads, record.read_s = Pace.USUAL, 0, 0.0, 0.0
+        record.lags, record.failures, record.reads, record.read_s = False, 0, 0.0, 0.0
         self.set_credit(record, 0, ALL)
+
+    def on_progress(self, record: MemberRecord, done: RunSet) -> None:
+        """A member said what it has, and these runs are `done`: did it get as many of late as came to the swarm?"""
+        if not record.credit or record.wanted != ALL:
+            return
+        before, now = record.judged, (done.bit_count(), record.have.bit_count())
+        if before is not None:
+            given, got = now[0] - before[0], now[1] - before[1]
+            if given < USUAL_OF:  # it may have all of them in hand
+                return
+            # Its link is as slow to storage, and its reads would be late.
+            record.lags = self.times.lag(given, got) > self._settings.stuck_factor
+            self.review(record)
+        record.judged = now
 
     # -- how reads end -----------------------------------------------------------------------------
 
@@ -105,9 +119,9 @@ class Readers:
         if not lease.adopted:  # or nobody knows how long it took
             self.concurrency.on_read_done(took_s, in_flight, flow_s, now)
         self.times.on_read(record, took_s)
-        record.pace, record.failures, record.failed_until = Pace.USUAL, 0, 0.0
+        record.failures, record.failed_until, record.slow_until = 0, 0.0, 0.0
         self.resting.pop(record.node, None)
-        slow = sum(1 for one in self.resting.values() if one.pace is Pace.SLOW)
+        slow = sum(1 for one in self.resting.values() if one.slow_until)
         may_be = self.times.rule.allows_one_more(slow, len(self.working))
         if may_be and self.times.is_slow(record, self.concurrency.crowd_s(in_flight)):
             self._convict(record, took_s, now)
@@ -155,8 +169,7 @@ class Readers:
     def able(self) -> int:
         """How many readers share the leases: all that don't stand aside and are as quick as the others, or else all.
 
-        What slow readers don't read falls to the others, and so does what one on probation doesn't: it reads one run at
-        a time.
+        What slow readers don't read falls to the others.
         """
         return len(self.working) - len(self.unfit) or len(self.working) or 1
 
@@ -165,7 +178,7 @@ class Readers:
     def end_rests(self, now: float) -> None:
         """End rests that are over."""
         for record in [one for one in self.resting.values() if one.rests_until <= now]:
-            if record.pace is Pace.SLOW and record.slow_until > now:
+            if record.slow_until > now:
                 record.failed_until = 0.0
             else:
                 self._end_rest(record)
@@ -177,14 +190,9 @@ class Readers:
         assert self.working.keys() == {one.node for one in records if one.credit}
         assert self.choosy == {one.node for one in records if one.wanted != ALL}
         assert self.resting.keys() <= self.working.keys()
-        assert {n for n, one in self.resting.items() if one.pace is Pace.SLOW} == {
-            one.node for one in records if one.pace is Pace.SLOW
-        }
         working = self.working.values()
-        assert self.unfit == {
-            o.node for o in working if stands_aside(o) or o.pace is not Pace.USUAL
-        }
-        assert self.resting.keys() >= {one.node for one in records if one.failed_until}
+        assert self.unfit == {o.node for o in working if stands_aside(o) or o.slow}
+        assert self.resting.keys() == {one.node for one in records if one.rests_until}
         room = {one for one in working if len(one.runs) < one.credit and not one.failed_until}
         assert set(self.busy) == {one.node for one in room if one.runs}
         assert set(self.idle) == {one.node for one in room if not one.runs}
@@ -194,7 +202,7 @@ class Readers:
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:
-            record.pace, record.slow_until = Pace.SLOW, now + self.times.rule.probation * took_s
+            record.slow_until = now + self.times.rule.probation * took_s
             self.resting[record.node] = record
 
     def _rest_s(self, record: MemberRecord) -> float:
@@ -202,6 +210,4 @@ class Readers:
 
     def _end_rest(self, record: MemberRecord) -> None:
         self.resting.pop(record.node, None)
-        record.failed_until = 0.0
-        if record.pace is Pace.SLOW:
-            record.pace = Pace.PROBATION
+        record.failed_until = record.slow_until = 0.0

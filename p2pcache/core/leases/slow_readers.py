@@ -19,6 +19,7 @@ class ReadTimes:
         self.rule = replace(SLOW_READER, ratio=slow_ratio)
         self._recent = RollingMedian(USUAL_OF)
         self._readers: deque[NodeId] = deque(maxlen=USUAL_OF)  # of these reads
+        self._lags = RollingMedian(USUAL_OF)  # as of late, of whichever member
 
     def usual_s(self, crowd_s: float = 0.0) -> float:
         """Usual seconds of a read: as of late, or `crowd_s` if that is longer; inf before any has ended."""
@@ -50,10 +51,8 @@ class ReadTimes:
         pace_s = (record.read_s + PRIOR_READS * mean_s) / (record.reads + PRIOR_READS)
         return self.rule.is_slow(pace_s, mean_s, len(self._recent))
 
-    def is_late(self, record: MemberRecord, left: int, at_once: int) -> bool:
-        """Whether the others may have read the `left` runs before a slow reader has read one and handed it on.
-
-        They need longer than it rested, or its read and its uploads, slower than before, may be the last of all.
-        """
-        own_s = self.rule.probation * record.read_s
-        return own_s * at_once > record.reads * left * self.usual_s()
+    def lag(self, given: int, got: int) -> float:
+        """How many times fewer runs than usual a member got that has got so many while so many were given."""
+        lag = max(1.0, given / got) if got > 0 else inf
+        self._lags.add(lag)
+        return lag / self._lags.median if self._lags.median < inf else 1.0

@@ -12,14 +12,6 @@ Place = tuple[str, str]
 """A site and one of its racks."""
 
 
-class Pace(Enum):
-    """How a member's reads of the origin compare with the others'."""
-
-    USUAL = auto()
-    SLOW = auto()  # it rests: it gets a lease only when no other member may have it
-    PROBATION = auto()  # its rest is over: it gets one lease at a time, and none of the last runs
-
-
 class Reach(Enum):
     """Whether others get at what a member has, as far as the tracker knows (`reachability`)."""
 
@@ -45,9 +37,11 @@ class MemberRecord:
     wanted: RunSet = ALL  # runs that it has use for
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
     failures: int = 0  # failed reads in a row
-    pace: Pace = Pace.USUAL
+    lags: bool = False  # it got far fewer runs of late than others
+    # Runs that were done, and that it had, when that was found last.
+    judged: tuple[int, int] | None = None
     failed_until: float = 0.0  # of its rest after a failed read; 0: it has none
-    slow_until: float = 0.0  # of its rest for being slow, which is the later one of two
+    slow_until: float = 0.0  # of its rest for slow reads, the later one of two; 0: it has none
     reads: float = 0.0  # number of its reads, faded
     read_s: float = 0.0  # the seconds that they took, faded alike
     # Whether others get at it (`reachability`).
@@ -73,6 +67,11 @@ class MemberRecord:
     def rests_until(self) -> float:
         """When the rest that it has now is over."""
         return self.failed_until or self.slow_until
+
+    @property
+    def slow(self) -> bool:
+        """Whether it gets a lease only when no other member may have it, since its reads or its link are slow."""
+        return self.lags or self.slow_until > 0.0
 
     @property
     def counts(self) -> bool:

@@ -1,0 +1,121 @@
+"""Readers that have far fewer runs than others: their links are slow, to storage as well."""
+
+import pytest
+
+from p2pcache.core import bitset
+from p2pcache.core.leases.lease_book import LeaseBook
+from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make, run_swarm, taken
+
+
+def says(book: LeaseBook, have: Have, node: int, runs: int) -> None:
+    """A heartbeat of a node that has got so many of the runs that are done."""
+    have[node] |= bitset.lowest(book.done & ~have[node], runs)
+    book.on_progress(node)
+    book.check()
+
+
+def storm(
+    laggard: int, *, done: int = 40, first: int = 0, in_flight: int = 4
+) -> tuple[LeaseBook, Have]:
+    """Four nodes have read nothing. While `done` runs came to the swarm all of them got these, a laggard a tenth."""
+    book, have = make(2000, in_flight=in_flight, most_in_flight=in_flight)
+    book.set_held(99, bitset.full(first))
+    for node in (A, B, C, D):
+        book.set_credit(node, 8)
+        says(book, have, node, 0)
+    book.set_held(99, bitset.full(first + done))
+    for node in (A, B, C, D):
+        says(book, have, node, done // 10 if node == laggard else done)
+    return book, have
+
+
+@pytest.mark.parametrize("laggard", [C, D])
+def test_a_node_that_lags_gets_no_lease_though_it_never_read(laggard: int) -> None:
+    """It read one of the last runs by chance, as nothing was known of it, and all others waited six seconds for it."""
+    book, _ = storm(laggard)
+    given = book.grant(1.0)
+    assert given.keys() == {A, B, C, D} - {laggard}
+    assert sum(map(len, given.values())) == 4
+
+
+def test_a_node_that_keeps_up_again_reads_like_the_others() -> None:
+    book, have = storm(D)
+    book.set_held(99, bitset.full(80))
+    says(book, have, D, 36)
+    assert book.grant(1.0).keys() == {A, B, C, D}
+
+
+def test_a_node_that_comes_late_does_not_lag() -> None:
+    """It lacks most runs, and gets as many as the others meanwhile, or half as many. Half of all nodes may be late."""
+    book, have = storm(0, first=1000)
+    assert book.grant(1.0).keys() == {A, B, C, D}
+    book.set_held(99, bitset.full(1080))
+    says(book, have, D, 20)
+    assert not have.roster.members[D].slow
+
+
+def test_while_few_runs_came_nobody_lags() -> None:
+    """A node may have its runs in hand while others have theirs."""
+    book, _ = storm(D, done=30)
+    assert book.grant(1.0).keys() == {A, B, C, D}
+
+
+def test_of_two_nodes_none_lags() -> None:
+    """Nobody knows which of them is as nodes usually are."""
+    book, have = make(2000)
+    for done in (0, 40, 80):
+        book.set_held(99, bitset.full(done))
+        for node in (A, B):
+            book.set_credit(node, 1)
+            says(book, have, node, 4 if node == B else 40)
+    assert book.grant(1.0).keys() == {A, B}
+
+
+def test_a_node_that_wants_a_part_does_not_lag() -> None:
+    """It gets none of the others."""
+    book, have = make(2000, in_flight=4)
+    for done in (0, 40):
+        book.set_held(99, bitset.full(done))
+        for node in (A, B, C, D):
+            book.set_credit(node, 1, 0b1111 << 100 if node == D else bitset.full(2000))
+            says(book, have, node, 0 if node == D else 40)
+    assert D in book.grant(1.0)
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_a_run_that_a_loader_waits_for_goes_to_a_quick_node(seed: int) -> None:
+    """A slow node had it by the dice, though the others had none, and all waited for eight of their reads."""
+    book, _ = storm(D)
+    book.readers.dice.seed(seed)
+    book.on_urgent(1 << 40)
+    assert all(40 in runs or node != D for node, runs in book.grant(1.0).items())
+
+
+def test_nodes_that_lag_alone_read_as_others_would() -> None:
+    book, _ = storm(D)
+    for node in (A, B, C):
+        book.set_credit(node, 0)
+    assert {node: len(runs) for node, runs in book.grant(1.0).items()} == {D: 4}
+
+
+def test_a_slow_reader_is_tried_again_when_it_has_rested() -> None:
+    book, have = make(2000, in_flight=4, most_in_flight=4)
+    run_swarm(book, have, {A: 1.0, B: 1.0, C: 1.0, D: 3.0}, 20.0)
+    assert have.roster.members[D].slow
+    now = 1000.0
+    book.expire(now)
+    for node in (A, B, C, D):
+        book.set_credit(node, 8)
+    given = book.grant(now)
+    assert given.keys() == {A, B, C, D}
+    finish(book, have, D, given[D][0], now + 1.0)
+    assert not have.roster.members[D].slow
+
+
+def test_a_slow_reader_that_lags_is_not_tried_again() -> None:
+    """Each time storage's other readers had a place less while it read one run more, and it may be the last one."""
+    book, have = storm(D)
+    taken(book, have, D, 0.0, 8.0)
+    book.expire(1000.0)
+    assert not book.readers.resting
+    assert D not in book.grant(1000.0)
