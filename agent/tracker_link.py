@@ -64,8 +64,7 @@ class TrackerLink:
     """One member connection.
 
     `connected` is true between `tracker_up` and `tracker_down`; grants that come outside are void. `epoch` is the
-    tracker's of the last connection, and `fenced` says whether it is one of several. `tried` is set once the first
-    attempt to connect is over.
+    tracker's of the last connection, `fenced` whether it is one of several. `tried`: an attempt to connect is over.
     """
 
     def __init__(
