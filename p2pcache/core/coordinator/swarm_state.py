@@ -229,7 +229,8 @@ class SwarmTracker:
             self.on_left(record.node, None, now)
             return
         record.blamed_by, record.told = frozenset(), frozenset()
-        record.introduced, record.read_again, record.judged = 0, 0, None
+        record.introduced, record.read_again = 0, 0
+        self.book.readers.judge_anew(record)
         self.doubts.on_pull_over(record.node)
 
     def _take_in(self, member: m.Member, said: m.SwarmState, reading: RunSet, now: float) -> None:

@@ -42,7 +42,7 @@ class LeaseBook:
         self.leases: dict[RunIndex, Lease] = {}
         self.granted = 0  # leases given out, for metrics
         self.regranted = 0  # runs granted again though a live node has them
-        self.ends: Counter[str] = Counter()  # leases that are over, by reason; for metrics
+        self.ends: Counter[str] = Counter()  # leases that are over, by reason
         self.readers = Readers(roster.members, settings, random.Random(seed))
         self._bearer = bearer
         self._members = roster.members
@@ -78,11 +78,11 @@ class LeaseBook:
 
     def on_progress(self, node: NodeId) -> None:
         """A member has said what it has: one that has far fewer runs than others is slow to read as well."""
-        self.readers.on_progress(self._members[node], self.done)
+        self.readers.on_progress(self._members[node], self.ends["done"])
 
     def on_urgent(self, runs: RunSet) -> None:
         """A loader waits for these runs: granted before the others. If it waits for all, file order is kept."""
-        self._urgent |= runs & ~self.done
+        self._urgent |= runs
 
     def on_have(
         self, node: NodeId, fresh: RunSet, now: float, flow_s: float = 0.0
@@ -154,7 +154,6 @@ class LeaseBook:
         """Others get what a member has: nobody else is to begin with its runs."""
         self.free &= ~runs
         self._had |= runs
-        self._urgent &= ~runs
         for run in bitset.members(runs & self.leased):
             self.leases[run].others.add(self._bearer(node))
 
@@ -221,10 +220,10 @@ class LeaseBook:
             return given
         skipped, candidates = 0, self.free
         while candidates and skipped < SAMPLE and self._may_grant(now):
-            # Who had a run and is gone may be starting again, and is back before the others are read.
-            fresh = candidates & ~(self._had & ~self._again) or candidates
-            first = candidates & self._urgent or fresh & self._choice.first_reads()
-            run = bitset.first(first or fresh)
+            # A node that had a run and is gone may be starting again, and is back before all others are read.
+            fresh = candidates & ~(self._had & ~self._again)
+            first = candidates & self._urgent or candidates & self._choice.first_reads(fresh)
+            run = bitset.first(first or fresh or candidates)
             candidates &= ~(1 << run)
             again = bool(self._again >> run & 1)
             losers = self._taken.get(run, ())

@@ -92,17 +92,19 @@ class ReaderChoice:
         fit = [one for one in able if one.node not in readers.unfit]
         return bitset.union(map(lacked_by, fit)) or bitset.union(map(lacked_by, able))
 
-    def first_reads(self) -> RunSet:
+    def first_reads(self, fresh: RunSet) -> RunSet:
         """Where readers want some runs only: those of readers without a lease come before second reads of others.
 
-        As far as a sample can tell, and of readers that are neither slow nor unreachable.
+        As far as a sample can tell, and of readers that are neither slow nor unreachable. Of a reader's runs the
+        `fresh` ones come first.
         """
         readers = self._readers
         if not readers.choosy:
             return 0
         idle = readers.idle.draw(readers.dice, SAMPLE)
         self._first = [node for node in idle if node not in readers.unfit]
-        return bitset.union(lacked_by(readers.working[node]) for node in self._first)
+        lacked = [lacked_by(readers.working[node]) for node in self._first]
+        return bitset.union(runs & fresh or runs for runs in lacked)
 
     def _drawn(self, *, every: bool) -> list[NodeId]:
         """Readers with room, those without a lease first."""

@@ -45,8 +45,8 @@ class Readers:
     runs than others is slow as long as it does.
 
     Invariants: `working` holds exactly the members with credit, `choosy` those of them that want some runs only,
-    `unfit` those that stand aside or are slow, `resting` those that rest. Those that may have one more lease are in
-    `idle` if they have none, else in `busy`.
+    `unfit` those that stand aside or are slow, `resting` those that rest, `lagging` those that lag. Those that may have
+    one more lease are in `idle` if they have none, else in `busy`.
     """
 
     def __init__(
@@ -58,6 +58,7 @@ class Readers:
         self.unfit: set[NodeId] = set()
         self.resting: dict[NodeId, MemberRecord] = {}
         self.idle, self.busy = SampledSet(), SampledSet()
+        self.lagging: set[NodeId] = set()
         self.times = ReadTimes(settings.slow_node_ratio)
         self.dice = dice
         self._members = members
@@ -75,6 +76,8 @@ class Readers:
             if not self.working:
                 self._concurrency = self._unmeasured()  # by the next storm storage may have moved
             self._end_rest(record)
+        if not record.credit or record.wanted != ALL:
+            self.judge_anew(record)
         self.review(record)
 
     def review(self, record: MemberRecord) -> None:
@@ -91,22 +94,37 @@ class Readers:
 
     def reset(self, record: MemberRecord) -> None:
         """A member is gone, or banned: what is known of its reads is out of date. Its leases have ended before."""
-        record.lags, record.failures, record.reads, record.read_s = False, 0, 0.0, 0.0
+        record.failures, record.reads, record.read_s = 0, 0.0, 0.0
         self.set_credit(record, 0, ALL)
 
-    def on_progress(self, record: MemberRecord, done: RunSet) -> None:
-        """A member said what it has, and these runs are `done`: did it get as many of late as came to the swarm?"""
+    def on_progress(self, record: MemberRecord, reads: int) -> None:
+        """A member said what it has, after so many reads of all members: did it get as many runs of late as were read?
+
+        At most as many members lag as may rest: if most get little, it isn't their links.
+        """
         if not record.credit or record.wanted != ALL:
             return
-        before, now = record.judged, (done.bit_count(), record.have.bit_count())
+        before, now = record.judged, (reads, record.have.bit_count())
         if before is not None:
             given, got = now[0] - before[0], now[1] - before[1]
             if given < USUAL_OF:  # it may have all of them in hand
                 return
             # Its link is as slow to storage, and its reads would be late.
-            record.lags = self.times.lag(given, got) > self._settings.stuck_factor
+            lags = self.times.lag(given, got) > self._settings.stuck_factor
+            if lags and (
+                record.lags or self.times.rule.allows_one_more(len(self.lagging), len(self.working))
+            ):
+                record.lags = True
+                self.lagging.add(record.node)
+            else:
+                self.judge_anew(record)
             self.review(record)
         record.judged = now
+
+    def judge_anew(self, record: MemberRecord) -> None:
+        """What a member got until now says nothing of its link: it began another pull, or wants a part."""
+        record.lags, record.judged = False, None
+        self.lagging.discard(record.node)
 
     # -- how reads end -----------------------------------------------------------------------------
 
@@ -192,6 +210,7 @@ class Readers:
         assert self.resting.keys() <= self.working.keys()
         working = self.working.values()
         assert self.unfit == {o.node for o in working if stands_aside(o) or o.slow}
+        assert self.lagging == {one.node for one in records if one.lags} <= self.working.keys()
         assert self.resting.keys() == {one.node for one in records if one.rests_until}
         room = {one for one in working if len(one.runs) < one.credit and not one.failed_until}
         assert set(self.busy) == {one.node for one in room if one.runs}

@@ -7,6 +7,12 @@ from p2pcache.core.leases.lease_book import LeaseBook
 from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make, run_swarm, taken
 
 
+def came(book: LeaseBook, runs: int) -> None:
+    """The first runs were read by some member, and others get them."""
+    book.set_held(99, bitset.full(runs))
+    book.ends["done"] = runs
+
+
 def says(book: LeaseBook, have: Have, node: int, runs: int) -> None:
     """A heartbeat of a node that has got so many of the runs that are done."""
     have[node] |= bitset.lowest(book.done & ~have[node], runs)
@@ -19,11 +25,11 @@ def storm(
 ) -> tuple[LeaseBook, Have]:
     """Four nodes have read nothing. While `done` runs came to the swarm all of them got these, a laggard a tenth."""
     book, have = make(2000, in_flight=in_flight, most_in_flight=in_flight)
-    book.set_held(99, bitset.full(first))
+    came(book, first)
     for node in (A, B, C, D):
         book.set_credit(node, 8)
         says(book, have, node, 0)
-    book.set_held(99, bitset.full(first + done))
+    came(book, first + done)
     for node in (A, B, C, D):
         says(book, have, node, done // 10 if node == laggard else done)
     return book, have
@@ -40,7 +46,7 @@ def test_a_node_that_lags_gets_no_lease_though_it_never_read(laggard: int) -> No
 
 def test_a_node_that_keeps_up_again_reads_like_the_others() -> None:
     book, have = storm(D)
-    book.set_held(99, bitset.full(80))
+    came(book, 80)
     says(book, have, D, 36)
     assert book.grant(1.0).keys() == {A, B, C, D}
 
@@ -49,7 +55,7 @@ def test_a_node_that_comes_late_does_not_lag() -> None:
     """It lacks most runs, and gets as many as the others meanwhile, or half as many. Half of all nodes may be late."""
     book, have = storm(0, first=1000)
     assert book.grant(1.0).keys() == {A, B, C, D}
-    book.set_held(99, bitset.full(1080))
+    came(book, 1080)
     says(book, have, D, 20)
     assert not have.roster.members[D].slow
 
@@ -64,7 +70,7 @@ def test_of_two_nodes_none_lags() -> None:
     """Nobody knows which of them is as nodes usually are."""
     book, have = make(2000)
     for done in (0, 40, 80):
-        book.set_held(99, bitset.full(done))
+        came(book, done)
         for node in (A, B):
             book.set_credit(node, 1)
             says(book, have, node, 4 if node == B else 40)
@@ -75,11 +81,42 @@ def test_a_node_that_wants_a_part_does_not_lag() -> None:
     """It gets none of the others."""
     book, have = make(2000, in_flight=4)
     for done in (0, 40):
-        book.set_held(99, bitset.full(done))
+        came(book, done)
         for node in (A, B, C, D):
             book.set_credit(node, 1, 0b1111 << 100 if node == D else bitset.full(2000))
             says(book, have, node, 0 if node == D else 40)
     assert D in book.grant(1.0)
+
+
+def test_runs_that_a_member_brings_along_make_nobody_lag() -> None:
+    """A node that has the whole model comes, and is gone before others got much of it."""
+    book, have = storm(0)
+    book.set_held(99, bitset.full(2000))
+    for node in (A, B, C, D):
+        says(book, have, node, 1)
+    book.set_free(bitset.full(2000) & ~bitset.full(44))
+    assert book.grant(1.0).keys() == {A, B, C, D}
+
+
+def test_a_quarter_of_the_readers_may_lag_and_no_more() -> None:
+    book, have = make(2000, in_flight=4)
+    for done in (0, 40):
+        came(book, done)
+        for node in (A, B, C, D):
+            book.set_credit(node, 1)
+            says(book, have, node, done if node in (A, B) else done // 20)
+    assert len(book.readers.lagging) == 1
+
+
+def test_a_node_that_lags_is_judged_anew_when_it_pulls_again() -> None:
+    """Its pull was cancelled, or it wants a part now, of which others' runs say nothing."""
+    for credit, wanted in ((0, bitset.full(2000)), (8, 0b1111 << 100)):
+        book, have = storm(D)
+        book.set_credit(D, credit, wanted)
+        came(book, 400)
+        book.set_credit(D, 8)
+        says(book, have, D, 0)
+        assert not have.roster.members[D].slow
 
 
 @pytest.mark.parametrize("seed", range(16))
