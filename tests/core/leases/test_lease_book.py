@@ -313,6 +313,26 @@ def test_urgent_runs_are_granted_first_in_order() -> None:
     assert book.grant(1.0) == {A: [1]}
 
 
+def test_lost_runs_are_granted_last_unless_a_loader_waits_for_them() -> None:
+    """Their holder may be starting again. The loader told of it once, while others still looked for them."""
+    book, _ = make(8)
+    book.set_held(99, 0b111)
+    book.on_urgent(0b010)
+    book.set_free(0b111)
+    book.set_credit(A, 8)
+    assert book.grant(0.0) == {A: [1, 3, 4, 5, 6, 7, 0, 2]}
+
+
+def test_a_part_that_was_lost_does_not_wait_for_the_whole_model() -> None:
+    book, _ = make(64, in_flight=4)
+    book.set_held(99, 0b11)
+    book.set_free(0b11)
+    book.set_credit(A, 1, 0b11)
+    for node in range(2, 10):
+        book.set_credit(node, 1)
+    assert {0, 1} < {run for runs in book.grant(0.0).values() for run in runs}
+
+
 def test_no_node_gets_a_run_that_it_has_no_use_for() -> None:
     book, _ = make()
     book.set_credit(A, 4, 1 << 40 | 1 << 41)
