@@ -66,7 +66,7 @@ class Straggler:
     min_samples: int = 1  # samples below which nobody is slow
     # Share of the parties that may be slow at once; one always may, since slow is an exception.
     max_share: float = 1.0
-    probation: float = math.inf  # times its own value until a slow party is tried again
+    rest: float = math.inf  # times its own value until a slow party is tried again
 
     def is_slow(self, value: float, usual: float, samples: int) -> bool:
         """Whether a value is far above the usual one.

@@ -221,7 +221,7 @@ class Readers:
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:
-            record.slow_until = now + self.times.rule.probation * took_s
+            record.slow_until = now + self.times.rule.rest * took_s
             self.resting[record.node] = record
 
     def _rest_s(self, record: MemberRecord) -> float:

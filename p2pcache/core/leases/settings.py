@@ -10,7 +10,7 @@ SLOW_READER = Straggler(
     ratio=LeaseSettings().slow_node_ratio,  # another setting replaces it
     min_samples=8,  # recent reads of the swarm
     max_share=0.25,
-    probation=8.0,  # of its own read times: the next run that it gets is late by one of them
+    rest=8.0,  # of its own read times: the next run that it gets is late by one of them
 )
 FADE = 0.8  # of a reader's earlier reads with each new one: about the last five count
 PRIOR_READS = 2.0  # at the mean pace, for every reader: one unlucky read isn't slowness
