@@ -116,10 +116,9 @@ class StuckRuns:
                 record.introduced |= 1 << run
                 found |= dict.fromkeys(holders)
                 continue
-            if (
-                given >> run & 1
-            ):  # nor are all members looked at for each of the others that nobody gives
-                given = self._roster.had_by(lambda one: not one.void) & ~(1 << run)
+            if given >> run & 1:
+                # All members were looked at: they aren't again for each of the runs that nobody gives.
+                given = self._roster.had_by(lambda one: one is not record and not one.void)
             if not record.have >> run & 1 and covered() >> run & 1:
                 book.regrant(1 << run)  # else all who had it are gone, and a search for it runs
         if found:
