@@ -303,6 +303,7 @@ class AgentApp:
         """Take the tracker's origin, unless the operator named one here."""
         if not self.settings.origin and settled.origin:
             self._opener.adopt(settled.origin)
+        self.lost_tracker.tracker_up()
         for swarm in self.downloads.swarms.values():
             swarm.tracker_up(settled.epoch)
         rest = self.context.told.send_rest(self.downloads.swarms)

@@ -38,15 +38,20 @@ class LostTracker:
         self._context.tasks.every(LOOK_S, self._look, name="stranded")
         self._context.tasks.every(SAVE_S, self._save, name="member-book")
 
+    def tracker_up(self) -> None:
+        """A connection begins. If this tracker has a list, it comes next; the one before isn't complete any more."""
+        self._everybody = {}
+
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
         link = self._context.link
         # The only tracker may be there for all others: who is cut off from it isn't to begin at once.
         several = link is not None and link.fenced
-        if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY and several:
-            if message.full:
+        if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY:
+            if message.full or not several:
                 self._everybody = {}
-            self._everybody |= {member.node: member for member in message.joined}
+            if several:
+                self._everybody |= {member.node: member for member in message.joined}
             for node in message.left:
                 self._everybody.pop(node, None)
         if isinstance(message, m.Swarm) and message.joined:

@@ -27,11 +27,11 @@ class ClusterList:
 
     def tell_all(self, node: NodeId, nodes: Mapping[NodeId, Node]) -> None:
         """A node announced itself: tell it of all nodes, and them of it."""
-        all_nodes = {one: record.member for one, record in nodes.items()}
-        if len(all_nodes) > self._most:
+        if len(nodes) > self._most:
             self._send(self._told, Swarm(EVERYBODY, 0, full=True))
             self._told = {}
             return
+        all_nodes = {one: record.member for one, record in nodes.items()}
         fresh = sorted(all_nodes.keys() - self._told.keys() | {node})
         self._send(fresh, Swarm(EVERYBODY, 0, full=True, joined=tuple(all_nodes.values())))
         if all_nodes != self._told:

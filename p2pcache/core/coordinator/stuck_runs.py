@@ -6,6 +6,9 @@ in vain matters more than a second read: runs are read again for it. If it was s
 time: the member, or its part of the swarm, may be cut off, and then it lacks one window of runs after the other.
 """
 
+from collections.abc import Callable
+from functools import cache
+
 from p2pcache.core import bitset
 from p2pcache.core.coordinator import settings
 from p2pcache.core.leases.lease_book import LeaseBook
@@ -48,15 +51,17 @@ class StuckRuns:
             vain.update(told.intersection(holders) if len(holders) <= settings.SCARCE else ())
         if self._complain(record, vain, now):
             return  # what they have is free as soon as polled members have said what they have
-        if self._book.idle:
-            had = self._book.done & ~record.have
+        covered = cache(lambda: self._lost_runs.covered)  # looks at all members: at most once
+        if self._book.idle and (in_vain or vain or record.read_again):
+            # What nobody gives is awaited, or searched for.
+            had = self._book.done & ~record.have & covered()
             again = self._more_each_time(record, in_vain & had, lacks & had)
             if vain:  # nobody else gives it what only these have, as it says
                 others = self._roster.had_by(lambda one: one.node not in vain and not one.void)
                 again |= lacks & had & ~others
             if again := bitset.lowest(again, settings.MOST_AGAIN):
                 self._book.regrant(again)
-        self._help(record, wanted, now)
+        self._help(record, wanted, covered, now)
 
     def _in_vain(self, record: MemberRecord, now: float) -> RunSet:
         """Runs whose holders a member was told some time ago."""
@@ -92,20 +97,29 @@ class StuckRuns:
             record.read_again = max(m.MAX_STUCK, again.bit_count())
         return again
 
-    def _help(self, record: MemberRecord, wanted: RunSet, now: float) -> None:
+    def _help(
+        self, record: MemberRecord, wanted: RunSet, covered: Callable[[], RunSet], now: float
+    ) -> None:
         """Introduce holders. Runs of those that deliver nothing, and of far too slow readers, are read again."""
         book, found = self._book, dict[NodeId, None]()
+        given = bitset.full(self._roster.run_count)  # by anybody, perhaps
         for run in bitset.members(wanted & ~book.free):
             if run in book.leases:
                 slow = book.take_over(run, record, now)
                 if slow is not None:
                     self._out.append(Send(slow, m.Revoke(self._roster.digest, (run,))))
-            elif holders := self._roster.holders(
+                continue
+            holders = given >> run & 1 and self._roster.holders(
                 run, without=record.node, limit=settings.INTRODUCED
-            ):
+            )
+            if holders:
                 record.introduced |= 1 << run
                 found |= dict.fromkeys(holders)
-            elif not record.have >> run & 1 and self._lost_runs.covered >> run & 1:
+                continue
+            if given >> run & 1:
+                # All members were looked at: they aren't again for each of the runs that nobody gives.
+                given = self._roster.had_by(lambda one: one is not record and not one.void)
+            if not record.have >> run & 1 and covered() >> run & 1:
                 book.regrant(1 << run)  # else all who had it are gone, and a search for it runs
         if found:
             if record.introduced_at == now:  # those named later have less time to help

@@ -10,7 +10,7 @@ from math import inf
 from p2pcache.core import bitset
 from p2pcache.core.leases.lease_book import LeaseBook
 from p2pcache.core.leases.readers import stands_aside
-from p2pcache.core.leases.settings import BATCH_S, SEARCH_S_PER_MEMBER
+from p2pcache.core.leases.settings import AWAITED_BYTES, BATCH_S, LEFT_BYTES, SEARCH_S_PER_MEMBER
 from p2pcache.core.membership.roster import Roster
 from p2pcache.ids import NodeId, RunSet
 
@@ -30,9 +30,9 @@ class LostRuns:
         self._book = book
         self._answer_s = answer_s
         self._back_s = back_s
-        self._left: dict[
-            NodeId, tuple[float, RunSet]
-        ] = {}  # until when each may be back, with what
+        # Until when each member that left may be back, with what.
+        self._left: dict[NodeId, tuple[float, RunSet]] = {}
+        self._most_left = AWAITED_BYTES // (roster.run_count // 8 + LEFT_BYTES)
         self._free_at = -inf  # when the next search may begin
         self._polling = False
         self._waiting: set[NodeId] = set()  # members that were polled
@@ -50,7 +50,8 @@ class LostRuns:
 
     def on_goodbye(self, node: NodeId, have: RunSet, now: float) -> None:
         """A member left in order, and has these runs."""
-        self._left[node] = now + self._back_s, have
+        if have and len(self._left) < self._most_left:
+            self._left[node] = now + self._back_s, have
 
     def on_arrival(self, node: NodeId, now: float) -> None:
         """A member came. If it is back, its own word counts from now on."""
@@ -66,8 +67,9 @@ class LostRuns:
     def step(self, now: float) -> list[NodeId]:
         """Do what is due, and free runs that nobody gets; returns members to send a `Poll` to."""
         self._left = {node: left for node, left in self._left.items() if left[0] > now}
-        awaited = bitset.union(have for _, have in self._left.values())
-        lost = self._book.done & ~self.covered & ~awaited
+        lost = self._book.done & ~self.covered
+        if lost:
+            lost &= ~bitset.union(have for _, have in self._left.values())
         members = self._roster.members
         if lost and not self._polling:
             self._waiting = {node for node in self._roster.needy() if members[node].counts}
@@ -82,5 +84,6 @@ class LostRuns:
         held = self._roster.had_by(lambda one: not one.banned) if lost else 0
         self._book.regrant(lost & held)
         self._book.set_free(lost & ~held)
-        self.due = min((until for until, _ in self._left.values()), default=inf)
+        over_at = min((until for until, _ in self._left.values()), default=inf)
+        self.due = max(over_at + BATCH_S, self._free_at)  # those that left together are one search
         return []

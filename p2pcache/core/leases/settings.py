@@ -36,3 +36,6 @@ LAST_REST_S = 8.0  # up to this, or an origin's outage would be a hail of attemp
 BATCH_S = 0.05
 # Between two searches: each looks at all members, and may cost an answer of each, a thousand a second at most.
 SEARCH_S_PER_MEMBER = 0.001
+# Of a tracker's memory for members of a swarm that may come back, some 5,800 of 4,096 runs: no more are awaited.
+AWAITED_BYTES = 4 << 20
+LEFT_BYTES = 200  # of it for each of them, beside a bit for each run

@@ -5,12 +5,13 @@ import dataclasses
 import random
 import socket
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.downloads.lost_tracker import FILE
-from p2pcache.core.protocol.messages import Member
+from p2pcache.agent.downloads.lost_tracker import FILE, LostTracker
+from p2pcache.core.protocol.messages import EVERYBODY, Member, Swarm
 from p2pcache.io.notes.known_members import KnownMembers
 from tests.agent.jobs.warm_kit import until
 from tests.agent.kit import agent, make_model, pull, push
@@ -86,3 +87,33 @@ async def test_a_node_that_was_in_no_swarm_knows_the_others_of_a_small_cluster(
                 hurry(a)
                 end = await pull(a, "m:v1")
     assert (end["event"], end["bytes_origin"]) == ("done", 0)
+
+
+@pytest.fixture
+def among_several() -> tuple[LostTracker, MagicMock]:
+    """With the list of two nodes from one of several trackers. Also returns the agent's link."""
+    link = MagicMock(fenced=True)
+    lost = LostTracker(MagicMock(link=link, node=1), MagicMock(), MagicMock())
+    lost.on_message(Swarm(EVERYBODY, 0, full=True, joined=(Member(1, "a:1"), Member(2, "b:1"))))
+    assert lost._everybody
+    return lost, link
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_the_list_of_former_trackers_is_not_complete_under_a_single_one(
+    among_several: tuple[LostTracker, MagicMock], *, full: bool
+) -> None:
+    """It stayed, and a pull without the single tracker began at once among two of 59 nodes."""
+    lost, link = among_several
+    link.fenced = False
+    lost.on_message(Swarm(EVERYBODY, 0, full=full, joined=(Member(3, "c:1"),)))
+    assert not lost._everybody
+
+
+def test_the_list_of_an_earlier_connection_is_not_complete(
+    among_several: tuple[LostTracker, MagicMock],
+) -> None:
+    """A tracker of a large cluster tells a newcomer of no list at all."""
+    lost, _ = among_several
+    lost.tracker_up()
+    assert not lost._everybody

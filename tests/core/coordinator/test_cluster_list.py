@@ -1,5 +1,7 @@
 """The list of a small cluster's nodes, as each of them has it after every message."""
 
+from typing import NoReturn
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,3 +76,17 @@ def test_who_is_there_hears_of_newcomers_only() -> None:
     assert cluster.messages == sum(range(1, 101))
     cluster.announce(7, 1)  # its link was lost for a moment
     assert cluster.messages == sum(range(1, 101)) + 1
+
+
+class Uncounted(dict[NodeId, Node]):
+    """A registry at whose nodes nobody looks."""
+
+    def items(self) -> NoReturn:
+        raise AssertionError("each of 10,000 nodes would be looked at for each of them")
+
+
+def test_a_large_cluster_is_counted_only() -> None:
+    nodes = Uncounted({n: Node(Member(n, ""), Announce("", "1"), 0.0) for n in range(5)})
+    out: list[Output] = []
+    ClusterList(out, 4).tell_all(1, nodes)
+    assert not out

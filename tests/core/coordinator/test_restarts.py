@@ -1,7 +1,13 @@
 """Members that go and come back within seconds: what they have is read from storage once."""
 
+import pytest
+
 from p2pcache.core import bitset
+from p2pcache.core.leases.lost_runs import LostRuns
+from p2pcache.core.leases.settings import LEFT_BYTES
+from p2pcache.core.membership.roster import Roster
 from p2pcache.core.protocol import messages as m
+from p2pcache.ids import NodeId
 from tests.core.coordinator.tracking_kit import RUNS, World, X, state
 
 BACK_S = 3.0  # `MemberSettings.reconnect_grace_s`
@@ -85,6 +91,106 @@ def test_a_member_that_is_stuck_waits_for_one_that_left() -> None:
     have = serve(world, 2, BACK_S - 0.5)
     assert not have & mine
     assert serve(world, 2, 1.5, have) == bitset.full(RUNS)
+
+
+def test_a_member_that_is_stuck_a_second_time_waits_for_one_that_left() -> None:
+    """Runs of which it said that others give them not were read again, and so were those that nobody gives."""
+    world = World()
+    world.join(1, credit=1)
+    mine = read_alone(world, 1, 4)
+    for node in (2, 3, 4):
+        world.join(node, have=bitset.full(RUNS) & ~mine, credit=1)
+    world.say(1, m.Leaving())
+    world.wait(0.2)
+    book = world.tracking.swarms[X].book
+    assert book.idle
+    runs, lacks = tuple(bitset.members(mine)), bitset.to_bytes(mine, RUNS)
+    world.say(2, m.Stuck(X, runs, lacks=lacks, vain=(3,)))
+    assert book.regranted == 0
+    assert not book.free
+
+
+def test_what_a_member_was_sent_for_in_vain_waits_for_its_holder_that_left() -> None:
+    world = World()
+    world.join(1, credit=1)
+    mine = read_alone(world, 1, 4)
+    for node in (2, 3):
+        world.join(node, have=bitset.full(RUNS) & ~mine, credit=1)
+    runs = tuple(bitset.members(mine))
+    world.say(2, m.Stuck(X, runs))  # it is sent to the member that leaves
+    world.wait(4.1, alive=(1, 2, 3))
+    world.say(1, m.Leaving())
+    world.wait(0.2)
+    world.say(2, m.Stuck(X, runs, lacks=bitset.to_bytes(mine, RUNS)))
+    book = world.tracking.swarms[X].book
+    assert book.regranted == 0
+    assert not book.free
+
+
+def test_all_members_are_looked_at_once_for_a_stuck_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.join(1, credit=1)
+    mine = read_alone(world, 1, 4)
+    world.join(2, credit=1)
+    world.say(1, m.Leaving())
+    covered, looks = LostRuns.covered, list[float]()
+
+    def look(lost: LostRuns) -> int:
+        looks.append(world.now)
+        found: int = covered.fget(lost)  # type: ignore[attr-defined]
+        return found
+
+    holders, scans = Roster.holders, list[int]()
+
+    def scan(roster: Roster, run: int, *, without: NodeId, limit: int) -> list[NodeId]:
+        scans.append(run)
+        return holders(roster, run, without=without, limit=limit)
+
+    monkeypatch.setattr(LostRuns, "covered", property(look))
+    monkeypatch.setattr(Roster, "holders", scan)
+    world.tracking.handle(2, m.Stuck(X, tuple(bitset.members(mine))), world.now)
+    assert len(looks) == len(scans) == 1
+    world.tracking.handle(2, m.Stuck(X, tuple(bitset.members(mine << 8))), world.now)
+    assert len(looks) == 1, "these have a holder, or a lease"
+
+
+def test_many_that_leave_are_few_searches() -> None:
+    """Each wait that ended began one of its own: 500 leaves were 500 polls of everybody."""
+    world = World()
+    leave, stay = range(1, 31), range(31, 61)
+    for node in (*leave, *stay):
+        world.announce(node, state(1 << node % RUNS if node in leave else 0))
+    lost = world.tracking.swarms[X].lost_runs
+    polls = lost.polls
+    for node in leave:
+        world.now += 0.01
+        world.say(node, m.Leaving())
+    end = world.now + BACK_S + 1.0
+    while world.now < end:
+        world.answer_polls(0.005)
+    assert not world.tracking.swarms[X].book.done
+    # They left within 0.3 s, and among 60 members a search may begin each 0.06 s.
+    assert 1 <= lost.polls - polls <= 6
+
+
+def test_what_members_that_left_had_is_noted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids that come, say that they have everything, and leave: each kept a set of runs."""
+    limit = "p2pcache.core.leases.lost_runs.AWAITED_BYTES"
+    monkeypatch.setattr(limit, 2 * (RUNS // 8 + LEFT_BYTES))
+    world = World()
+    world.announce(9, state(0))
+    for node in (1, 2, 3, 4):
+        world.announce(node, state(1 << node))
+    for node in (4, 1, 2, 3):
+        world.say(node, m.Leaving())
+    lost = world.tracking.swarms[X].lost_runs
+    assert set(lost._left) == {4, 1}
+    world.answer_polls()
+    world.wait(0.1)
+    free = world.tracking.swarms[X].book.free
+    assert [run for run in (1, 2, 3, 4) if free >> run & 1] == [2, 3]
+    world.announce(1, state(0))
+    assert set(lost._left) == {4}
 
 
 def test_what_a_crash_took_is_looked_for_at_the_others_before_it_is_read_again() -> None:

@@ -84,9 +84,9 @@ class World:
             if self.now >= end:
                 return
 
-    def answer_polls(self) -> None:
+    def answer_polls(self, after_s: float = 0.1) -> None:
         """Members that are polled say what the tracker knows of them already."""
-        self.wait(0.1)
+        self.wait(after_s)
         polled = [node for node, message in self.sent if isinstance(message, m.Poll)]
         self.sent = [one for one in self.sent if not isinstance(one[1], m.Poll)]
         for node in polled:
