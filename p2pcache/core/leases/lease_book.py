@@ -59,7 +59,7 @@ class LeaseBook:
 
     @property
     def done(self) -> RunSet:
-        """Runs that some member said it has."""
+        """Runs that some member said it has, or that one had that may be back soon (`LostRuns`)."""
         return bitset.full(self.run_count) & ~self.free & ~self.leased
 
     @property
