@@ -72,7 +72,7 @@ def test_a_server_without_ranges(run: Run, tmp_path: Path, monkeypatch: pytest.M
     origin = f"file://{tmp_path}/origin"
     with serving(Web()) as web:
         web.files["/a.bin"] = os.urandom(100_000)
-        web.spoil = lambda path, headers: web.answer(path, {**headers, "range": ""})
+        web.ranges = False
         monkeypatch.setenv("P2PCACHE_SOURCES", f"w={web.url}")
         refused = run("import", f"{web.url}/a.bin", "m", "--origin", origin)
         assert isinstance(refused.exception, UsageError)
