@@ -57,8 +57,14 @@ class Source:
 
         return ResumingBody(opened, start, length, Attempts(self._policy, cancelled, file.key))
 
-    def need_parts(self, files: Sequence[SourceFile]) -> None:
+    def need_parts(
+        self, files: Sequence[SourceFile], cancelled: Callable[[], bool] = never
+    ) -> None:
         """Find out, by the last byte of the largest file, that parts of files can be read.
+
+        Args:
+            files: of a model here.
+            cancelled: whether nobody wants to know any more.
 
         Raises:
             UsageError: nodes couldn't read a model there, each another part of it.
@@ -68,7 +74,7 @@ class Source:
         if largest is None or largest.size < 2:
             return
         try:
-            with self.open_file(largest, largest.size - 1, 1) as body:
+            with self.open_file(largest, largest.size - 1, 1, cancelled) as body:
                 body.readinto(memoryview(bytearray(1)))
         except NoRanges as error:
             raise UsageError(

@@ -269,6 +269,24 @@ async def test_an_agent_that_stops_ends_its_imports(tmp_path: Path) -> None:
             )
 
 
+async def test_an_import_whose_source_does_not_answer_hears_that_the_agent_stops(
+    tmp_path: Path,
+) -> None:
+    """The question whether parts can be read went on for its 30 s."""
+    (tmp_path / "origin").mkdir()
+    with serving(Web()) as web:
+        web.files["/m/a.bin"] = FILES["a.bin"]
+        web.spoil = lambda _, headers: (503, {}, b"") if "range" in headers else None
+        sources = {"w": SourceSettings(url=web.url)}
+        async with agent(tmp_path, origin=(tmp_path / "origin").as_uri(), sources=sources) as app:
+            begun = asyncio.gather(taken(app, f"{web.url}/m/a.bin"), return_exceptions=True)
+            await until(web.bodies)
+        await begun
+        asked = len(web.bodies())
+        await asyncio.sleep(4)  # tries are 3 s apart at most
+        assert len(web.bodies()) <= asked + 1, "one may be under way"
+
+
 async def test_a_source_that_lies_leaves_nothing_behind(tmp_path: Path) -> None:
     """Sizes that no disk has, other bytes than were listed: one clear error each, and nothing is published."""
     (tmp_path / "origin").mkdir()
