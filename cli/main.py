@@ -125,6 +125,10 @@ def module_of(word: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
+class PipeBroke(Exception):
+    """Stands for its cause: of an `OSError` click would leave an exit without a word."""
+
+
 class Commands(click.Group):
     """The command table; imports a command's module when the command is asked for."""
 
@@ -157,6 +161,13 @@ class Commands(click.Group):
                 raise
             guess = f"{error.message.rstrip('.')} (did you mean {word!r}?)"
             raise click.UsageError(guess, ctx=ctx) from None
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise PipeBroke from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table by parts, without importing any command."""
@@ -211,11 +222,8 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(args, 2, _usage_message(error))
     except click.ClickException as error:
         return _fail(args, 2, error.format_message())
-    except (BrokenPipeError, SystemExit):  # click exits where the reader of its help has gone
-        from p2pcache.cli.support.output import abandon_stdout
-
-        abandon_stdout()
-        return 0
+    except (BrokenPipeError, SystemExit, PipeBroke) as error:
+        return _on_broken_pipe(args, error)
     except Interrupted as interruption:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
         goes_on = f"; {interruption.goes_on}" if interruption.goes_on else ""
@@ -227,6 +235,15 @@ def main(argv: list[str] | None = None) -> int:
         if argv is None:
             gc.freeze()  # or Python looks through all objects once more before it ends: 0.3 s of CPU time after a pull
     return result if isinstance(result, int) else 0
+
+
+def _on_broken_pipe(args: list[str], error: BaseException) -> int:
+    from p2pcache.cli.support.output import abandon_stdout, reader_has_gone
+
+    if not reader_has_gone():
+        return _fail(args, *_unclassified(error.__cause__ or error))
+    abandon_stdout()
+    return 0
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
@@ -274,7 +291,7 @@ def _end_notes() -> None:
     end_notes()
 
 
-def _unclassified(error: Exception) -> tuple[int, str]:
+def _unclassified(error: BaseException) -> tuple[int, str]:
     """Return exit code and message for an exception of nobody's; with P2PCACHE_DEBUG raise it."""
     if os.environ.get("P2PCACHE_DEBUG"):
         raise error
@@ -287,7 +304,7 @@ def _unclassified(error: Exception) -> tuple[int, str]:
     return 1, f"this is a bug: {type(error).__name__}: {said}; P2PCACHE_DEBUG=1 shows where"
 
 
-def _of_this_place(error: Exception) -> P2PCacheError | None:
+def _of_this_place(error: BaseException) -> P2PCacheError | None:
     """The error of our tree for a command that has nowhere to stand, or nowhere to write to."""
     if isinstance(error, FileNotFoundError):
         try:

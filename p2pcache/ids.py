@@ -105,8 +105,9 @@ def parse_wanted(text: str) -> Wanted:
     org, slash, name = repo.partition("/")
     tag = revision or "main"
     if scheme != "hf":
+        # The rest may hold a password or a signature.
         raise UsageError(
-            f"not a model ref: {text[:MAX_SHOWN]!r}; to pull what lies elsewhere, first give it a name: "
+            f"not a model ref: {f'{scheme[:MAX_SHOWN]}://...'!r}; to pull what lies elsewhere, first give it a name: "
             "`p2pcache import URL team/llama:v3`"
         )
     if not slash or not _TAG.fullmatch(tag):

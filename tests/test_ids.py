@@ -133,6 +133,14 @@ def test_a_url_is_no_ref_and_is_imported(url: str) -> None:
         parse_wanted(url)
 
 
+@pytest.mark.parametrize("login", ["u:hidden", "u:p/hidden", "u:p@hidden"])
+def test_a_url_that_is_no_ref_is_not_repeated_with_its_secrets(login: str) -> None:
+    with pytest.raises(errors.UsageError) as refused:
+        parse_wanted(f"https://{login}@hub.example/m?X-Amz-Signature=hidden")
+    assert "https://" in str(refused.value)
+    assert "hidden" not in str(refused.value)
+
+
 @pytest.mark.parametrize("revision", ["", "@v1.2"])
 def test_a_model_of_a_hub_is_a_ref_with_its_capitals(revision: str) -> None:
     wanted = parse_wanted(f"hf://Qwen/Qwen3-8B{revision}")

@@ -183,7 +183,7 @@ class Imports:
                 await self._admitted(wish, folder, known)
             await self._make_room(files, folder)
             if not wish.copy:
-                await self._threads.run(source.need_parts, files)
+                await self._threads.run(source.need_parts, files, job.cancelled.is_set)
             reading = Importing(
                 source, files, folder, keep=True, limiter=self._context.origin.limiter,
                 cancelled=job.cancelled.is_set,

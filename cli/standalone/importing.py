@@ -119,7 +119,7 @@ class DirectImport:
             wanted = set(pick_paths([file.path for file in files], include, exclude))
             files = [file for file in files if file.path in wanted]
             if not copy:
-                source.need_parts(files)
+                source.need_parts(files, stop.is_set)
             reading = Importing(source, files, folder, keep=copy, cancelled=stop.is_set)
             running.append(reading)
             hashed = reading.read_files()

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import select
 import sys
 import unicodedata
 from collections.abc import Mapping
@@ -39,6 +40,13 @@ def emit(text: str) -> None:
 def abandon_stdout() -> None:
     """Send the interpreter's last flush to /dev/null: it must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def reader_has_gone() -> bool:
+    """Whether nobody reads stdout any more (`| head`)."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def stdout_error(error: OSError) -> P2PCacheError:

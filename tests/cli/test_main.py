@@ -1,4 +1,6 @@
 import signal
+import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -115,6 +117,26 @@ def test_a_bug_is_one_line_too(
         monkeypatch.setenv("P2PCACHE_DEBUG", "1")
         with pytest.raises(KeyError):
             main.main(["ls"])
+
+
+def test_a_broken_pipe_that_is_not_stdout_is_an_error(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Click ends with `SystemExit` for every one: a `push` whose connection broke was exit 0 without a word."""
+
+    @click.command
+    def breaks() -> None:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        with ours:
+            ours.sendall(b"x")
+
+    monkeypatch.setattr(main.Commands, "get_command", lambda *_: breaks)
+    for name in ("stdout", "stderr"):  # click wraps both
+        monkeypatch.setattr(sys, name, getattr(sys, name))
+    with keeping_signals():
+        assert main.main(["push"]) == 1
+    assert "BrokenPipeError" in capfd.readouterr().err
 
 
 @contextmanager

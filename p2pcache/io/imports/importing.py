@@ -137,7 +137,7 @@ class Importing:
         try:
             self._receive_rest(file, hasher, piece, fd, offset)
         except NoRanges as error:
-            if not offset:
+            if not offset:  # the whole file was asked for first, and then its rest
                 raise OriginUnavailable(
                     f"{error}, and the connection broke in its middle; import again: this file begins anew"
                 ) from None

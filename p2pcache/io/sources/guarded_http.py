@@ -207,7 +207,7 @@ class GuardedHttp:
 
         Raises:
             OriginChanged: a condition in `headers` doesn't hold, or the file has another size.
-            NoRanges: the server ignores that it is a range.
+            NoRanges: it is a part of the file, and the server sends the whole one.
             P2PCacheError: as `refusal`.
         """
         wanted = {"Range": f"bytes={start}-{start + length - 1}", **headers}
@@ -293,10 +293,18 @@ def _check_range(answer: Answer, start: int, length: int, size: int) -> None:
     if answer.headers.get("Content-Encoding", "identity") != "identity":
         raise UsageError(f"{shown(answer.url)} is sent compressed; turn that off for model files")
     if answer.status == 200:
-        if start or length_of(answer.headers) != length:
+        if start or length < size:
             raise NoRanges(
                 f"{shown(answer.url)}: this server sends whole files only, never a part of one"
             )
+        sent = length_of(answer.headers)
+        if sent is None:
+            raise UsageError(
+                f"{shown(answer.url)} is sent without its length, so that its end can't be told; turn that off "
+                "(chunked encoding) for model files"
+            )
+        if sent != size:
+            raise OriginChanged(f"{shown(answer.url)} has another size: it {CHANGED}")
         return
     unit, _, rest = answer.headers.get("Content-Range", "").partition(" ")
     place, _, total = rest.partition("/")

@@ -57,8 +57,14 @@ class Source:
 
         return ResumingBody(opened, start, length, Attempts(self._policy, cancelled, file.key))
 
-    def need_parts(self, files: Sequence[SourceFile]) -> None:
+    def need_parts(
+        self, files: Sequence[SourceFile], cancelled: Callable[[], bool] = never
+    ) -> None:
         """Find out, by the last byte of the largest file, that parts of files can be read.
+
+        Args:
+            files: of a model here.
+            cancelled: whether nobody wants to know any more.
 
         Raises:
             UsageError: nodes couldn't read a model there, each another part of it.
@@ -68,7 +74,7 @@ class Source:
         if largest is None or largest.size < 2:
             return
         try:
-            with self.open_file(largest, largest.size - 1, 1) as body:
+            with self.open_file(largest, largest.size - 1, 1, cancelled) as body:
                 body.readinto(memoryview(bytearray(1)))
         except NoRanges as error:
             raise UsageError(
@@ -102,13 +108,14 @@ def place_in(url: str, source_url: str) -> str | None:
 
 def _unheld(url: str) -> str:
     """Why a URL can't be imported that lies in no source, and what would change that."""
-    scheme, mark, rest = url.partition("://")
+    named = url.partition("?")[0]  # what is behind may be a signature
+    scheme, mark, rest = named.partition("://")
     if not mark:
-        return f"not a URL: {one_line(url)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
+        return f"not a URL: {one_line(named)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
     site = rest.partition("/")[0].rpartition("@")[2]
     root = "hf://" if scheme == "hf" else f"{scheme}://{site}" if site else "file:///DIR"
     return (
-        f"no configured source holds {redacted(url)}; where the reading is done (by the agent, if one is here), put "
+        f"no configured source holds {redacted(named)}; where the reading is done (by the agent, if one is here), put "
         f'url = "{one_line(root)}" below [sources.NAME] in the settings file, or set P2PCACHE_SOURCES=NAME='
         f"{one_line(root)}"
     )

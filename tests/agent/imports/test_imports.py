@@ -1,13 +1,9 @@
 """Imports into a running agent, from a directory: what is read, written and served."""
 
 import asyncio
-import contextlib
-import functools
-import http.server
 import json
 import os
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -231,34 +227,22 @@ async def test_a_cluster_learns_that_the_source_changed_and_serves_on(tmp_path: 
         assert all(CHANGED in one["message"] for one in failed), failed
 
 
-@contextlib.contextmanager
-def pythons_server(folder: Path) -> Iterator[str]:
-    """`python -m http.server`, which knows no ranges; its URL."""
-    answering = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), answering) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
 async def test_a_server_without_ranges_is_refused_unless_its_files_are_copied(
     tmp_path: Path,
 ) -> None:
-    lake(tmp_path)
+    (tmp_path / "origin").mkdir()
     origin = (tmp_path / "origin").as_uri()
-    with pythons_server(tmp_path / "lake") as url:
-        sources = {"w": SourceSettings(url=url)}
+    with serving(Web()) as web:
+        web.files["/m/a.bin"], web.ranges = FILES["a.bin"], False
+        sources = {"w": SourceSettings(url=web.url)}
         async with agent(tmp_path, "a", origin=origin, sources=sources) as app:
-            refused = (await taken(app, f"{url}/m"))[-1]
+            refused = (await taken(app, f"{web.url}/m/a.bin"))[-1]
             assert refused["code"] == 2, refused
             assert "a.bin: this server sends whole files only" in refused["message"]
             assert "import with --copy" in refused["message"]
             assert app.store.models() == []
-            assert (await taken(app, f"{url}/m", copy=True))[-1]["event"] == "done"
+            done = (await taken(app, f"{web.url}/m/a.bin", copy=True))[-1]
+            assert done["event"] == "done", done
     async with agent(tmp_path, "b", origin=origin) as second:
         got = await pull(second, "team/m:v1")
         assert got["event"] == "done", got
@@ -283,6 +267,24 @@ async def test_an_agent_that_stops_ends_its_imports(tmp_path: Path) -> None:
             await until(
                 lambda: not any(one.name.startswith("import_") for one in threading.enumerate())
             )
+
+
+async def test_an_import_whose_source_does_not_answer_hears_that_the_agent_stops(
+    tmp_path: Path,
+) -> None:
+    """The question whether parts can be read went on for its 30 s."""
+    (tmp_path / "origin").mkdir()
+    with serving(Web()) as web:
+        web.files["/m/a.bin"] = FILES["a.bin"]
+        web.spoil = lambda _, headers: (503, {}, b"") if "range" in headers else None
+        sources = {"w": SourceSettings(url=web.url)}
+        async with agent(tmp_path, origin=(tmp_path / "origin").as_uri(), sources=sources) as app:
+            begun = asyncio.gather(taken(app, f"{web.url}/m/a.bin"), return_exceptions=True)
+            await until(web.bodies)
+        await begun
+        asked = len(web.bodies())
+        await asyncio.sleep(4)  # tries are 3 s apart at most
+        assert len(web.bodies()) <= asked + 1, "one may be under way"
 
 
 async def test_a_source_that_lies_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -14,14 +14,14 @@ import pytest
 
 from p2pcache.core.format.chunking import MiB
 from p2pcache.core.format.manifest import File, make_manifest
-from p2pcache.errors import Conflict, OriginUnavailable
+from p2pcache.errors import Conflict, OriginChanged, OriginUnavailable, P2PCacheError, UsageError
 from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.imports import importing
 from p2pcache.io.imports.file_hasher import FileHasher
 from p2pcache.io.imports.import_folder import ImportFolder
 from p2pcache.io.imports.importing import Importing
 from p2pcache.io.origins.base import Body
-from p2pcache.io.sources.base import SourceFile
+from p2pcache.io.sources.base import NoRanges, SourceFile
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 from tests.io.sources.kit import Answer, Web, serving
@@ -143,13 +143,14 @@ def test_a_file_of_a_server_without_ranges_begins_anew(
     web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importing, "DURABLE_BYTES", 1 * MiB)
+    web.ranges = False
     source = Source("s", SourceSettings(url=web.url))
     source._policy.retry_for_s = 0.0
     (file,) = source.files("m/1.bin")
     sent = [2_500_000, 3_000_000]  # of the file, by the first answer and the second
 
     def whole(path: str, headers: dict[str, str]) -> Answer:
-        status, more, data = web.answer(path, {**headers, "range": ""})
+        status, more, data = web.answer(path, headers)
         more |= {"Content-Length": str(len(data)), "Connection": "close"}
         return status, more, data[: sent.pop(0) if len(sent) > 1 else sent[0]]
 
@@ -162,6 +163,28 @@ def test_a_file_of_a_server_without_ranges_begins_anew(
     (hashed,) = trying.read_files()
     assert hashed.size == trying.progress.bytes_done == trying.progress.bytes_read == 3_000_000
     assert folder.part(file.path).read_bytes() == web.files["/m/1.bin"]
+    folder.close()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({}, OriginChanged), ({"Content-Length": ""}, UsageError)],
+    ids=["another length", "no length"],
+)
+def test_a_whole_file_that_is_not_the_listed_one(
+    web: Web, tmp_path: Path, more: dict[str, str], says: type[P2PCacheError]
+) -> None:
+    """Both were told as a connection that broke in the middle of a file."""
+    web.ranges = False
+    source = Source("s", SourceSettings(url=web.url))
+    (file,) = source.files("m/1.bin")
+    web.files["/m/1.bin"] = bytes(file.size - 1)
+    web.spoil = lambda path, _: (200, more, web.files[path])
+    folder = ImportFolder(tmp_path / "f")
+    with pytest.raises(says) as refused:
+        Importing(source, [file], folder, keep=True).read_files()
+    assert "broke" not in str(refused.value)
+    assert not isinstance(refused.value, NoRanges)
     folder.close()
 
 
@@ -227,7 +250,7 @@ import sys
 from pathlib import Path
 from p2pcache.io.imports import importing
 from p2pcache.io.imports.import_folder import ImportFolder
-from p2pcache.io.sources.base import SourceFile
+from p2pcache.io.sources.base import NoRanges, SourceFile
 from p2pcache.io.sources.settings import SourceSettings
 from p2pcache.io.sources.source import Source
 importing.DURABLE_BYTES = 1 << 20
