@@ -192,9 +192,12 @@ def redacted(value: object) -> str:
     """A value fit for a terminal or a log: a password inside a URL is not shown."""
     text = str(value)
     scheme, mark, rest = text.partition("://")
-    login, at, host = rest.partition("@")
-    if mark and at and "/" not in login:
-        return f"{scheme}://***@{host}"
+    authority = rest.partition("/")[0]
+    port = authority.rpartition(":")[2] if ":" in authority and authority[0] != "[" else ""
+    if "@" not in authority and port and not port.isdigit():
+        authority = rest  # a password with a slash in it, which should have been written %2F
+    if mark and "@" in authority:
+        return f"{scheme}://***@{rest[authority.rindex('@') + 1 :]}"
     return text
 
 

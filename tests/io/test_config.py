@@ -177,7 +177,15 @@ def test_unknown_variables_are_listed_not_refused() -> None:
 
 def test_a_password_in_a_url_is_never_shown() -> None:
     assert config.redacted("http://me:secret@host/x") == "http://***@host/x"
-    assert config.redacted("s3://bucket/a@b") == "s3://bucket/a@b"
+    assert config.redacted("http://me:se@cret@host/x") == "http://***@host/x"
+    assert config.redacted("http://me:se/c@ret@host/x") == "http://***@host/x"
+    for plain in (
+        "s3://bucket/a@b",
+        "http://host:80/a@b",
+        "http://[::1]:80/a@b",
+        "http://[::1]/a@b",
+    ):
+        assert config.redacted(plain) == plain
     with pytest.raises(UsageError) as caught:
         config.load(Room, "agent", file=NONE, environ={"P2PCACHE_SLOTS": "http://me:secret@host"})
     assert "secret" not in str(caught.value)
