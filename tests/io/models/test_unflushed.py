@@ -2,11 +2,14 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
-from p2pcache.io.blobs import blob_pool
+from p2pcache.io.blobs import blob_pool, letting_go, proving
 from tests.io.models.crash_kit import in_child
 from tests.io.models.store_kit import model, open_store
 
@@ -62,4 +65,43 @@ def test_a_disk_that_tells_no_holes_is_not_hashed(
     store = open_store(tmp_path)
     one = MODEL.add(store)
     assert not any(blob.suspect for blob in one.files if any(blob.bits))
+    store.close()
+
+
+def test_what_is_punched_while_it_is_hashed_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash(tmp_path, flushed=5, written=MODEL.layout.chunk_count)
+    store = open_store(tmp_path)
+    one = MODEL.add(store)
+    weights, pool, writers = one.files[-1], one._blobs, one._writers
+    assert weights.suspects() == [1, 2]
+    hashed, punched, began = Event(), Event(), Event()
+    punch, proves = letting_go._punch, proving._proves
+
+    def slow_punch(*args: Any) -> bool:
+        began.set()
+        assert hashed.wait(10)
+        done = punch(*args)
+        punched.set()
+        return done
+
+    def slow_hash(*args: Any) -> bool:
+        good = proves(*args)
+        hashed.set()
+        assert punched.wait(10)
+        return good
+
+    monkeypatch.setattr(letting_go, "_punch", slow_punch)
+    monkeypatch.setattr(proving, "_proves", slow_hash)
+    with ThreadPoolExecutor(1) as thread:
+        freeing = thread.submit(letting_go.free_holes, pool, writers, weights)
+        assert began.wait(10)
+        proving.prove_suspects(pool, weights, [1, 2])
+        assert freeing.result()
+    assert weights.bits == b"\x01\x00\x00\x01"
+    assert weights.suspects() == []
+    MODEL.assert_proved(one)
+    MODEL.fill(one)
+    one.publish()
     store.close()
