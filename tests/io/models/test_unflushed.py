@@ -35,11 +35,12 @@ def crash(path: Path, *, flushed: int, written: int) -> None:
 
 
 @pytest.mark.parametrize("flushed", [0, 3])
-def test_unflushed_chunks_survive_the_process(tmp_path: Path, flushed: int) -> None:
+def test_a_file_without_a_bitmap_is_proved(tmp_path: Path, flushed: int) -> None:
     count = MODEL.layout.chunk_count
     crash(tmp_path, flushed=flushed, written=count - 2)
     store = open_store(tmp_path)
     one = MODEL.add(store)
+    assert not any(blob.hoped for blob in one.files)
     one.copy_local()
     assert sum(map(one.has_chunk, range(count))) >= count - 2
     assert not one.has_chunk(count - 2)
@@ -49,23 +50,41 @@ def test_unflushed_chunks_survive_the_process(tmp_path: Path, flushed: int) -> N
     store.close()
 
 
-def test_what_was_flushed_is_believed_at_once_and_the_rest_is_not(tmp_path: Path) -> None:
-    crash(tmp_path, flushed=3, written=6)
+@pytest.mark.parametrize(
+    ("flushed", "written", "found", "proved"),
+    [(5, 5, [1], []), (5, 6, [1, 2], [1]), (5, 7, [1, 2], [1, 2]), (6, 6, [2], []), (6, 7, [2], [2])],
+)  # fmt: skip
+def test_what_came_after_the_bitmap_is_proved(
+    tmp_path: Path, flushed: int, written: int, found: list[int], proved: list[int]
+) -> None:
+    assert MODEL.layout.chunk_count == 7
+    crash(tmp_path, flushed=flushed, written=written)
     store = open_store(tmp_path)
     one = MODEL.add(store)
-    assert sum(map(one.has_chunk, range(MODEL.layout.chunk_count))) < 6
+    weights = one.files[-1]
+    believed = bytes(weights.bits)
+    assert believed == (b"\x01\x00\x00\x01" if flushed == 5 else b"\x01\x01\x00\x01")
+    assert weights.hoped
+    assert weights.suspects() == found
+    one.copy_local()
+    assert [p for p, bit in enumerate(weights.bits) if bit and not believed[p]] == proved
+    MODEL.assert_proved(one)
+    MODEL.fill(one)
+    one.publish()
     store.close()
 
 
-def test_a_disk_that_tells_no_holes_is_not_hashed(
+def test_more_than_a_crash_can_have_kept_is_not_hashed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blob_pool, "MOST_UNFLUSHED_BYTES", 1000)
-    crash(tmp_path, flushed=3, written=MODEL.layout.chunk_count)
-    store = open_store(tmp_path)
-    one = MODEL.add(store)
-    assert not any(blob.suspect for blob in one.files if any(blob.bits))
-    store.close()
+    crash(tmp_path, flushed=5, written=7)
+    for limit, found in ((16_383, []), (16_384, [1, 2])):
+        monkeypatch.setattr(blob_pool, "MOST_UNFLUSHED_BYTES", limit)
+        store = open_store(tmp_path)
+        weights = MODEL.add(store).files[-1]
+        assert weights.bits == b"\x01\x00\x00\x01"
+        assert weights.suspects() == found
+        store.close()
 
 
 def test_what_is_punched_while_it_is_hashed_is_not_believed(
