@@ -1,7 +1,10 @@
 """What came between the last flush and a crash lies on the disk: it is proved there, not fetched again."""
 
+import errno
 import os
+import random
 import signal
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -10,8 +13,9 @@ from typing import Any
 import pytest
 
 from p2pcache.io.blobs import blob_pool, letting_go, proving
+from p2pcache.io.disk.disk import Disk
 from tests.io.models.crash_kit import in_child
-from tests.io.models.store_kit import model, open_store
+from tests.io.models.store_kit import Model, model, open_store
 
 MODEL = model(1, chunk_bytes=8192)  # whole pages: a region of data says nothing of less
 
@@ -85,6 +89,50 @@ def test_more_than_a_crash_can_have_kept_is_not_hashed(
         assert weights.bits == b"\x01\x00\x00\x01"
         assert weights.suspects() == found
         store.close()
+
+
+def test_the_most_that_is_hashed_counts_for_all_blobs_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = Model({f"{n}.bin": random.Random(n).randbytes(4 * 8192) for n in range(5)}, 8192)
+
+    def life() -> None:
+        store = open_store(tmp_path)
+        one = many.add(store)
+        many.fill(one, range(0, many.layout.chunk_count, 4))
+        one.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(life) == -signal.SIGKILL
+    monkeypatch.setattr(blob_pool, "data_regions", lambda _fd, size: iter([(0, size)]))
+    monkeypatch.setattr(blob_pool, "MOST_UNFLUSHED_BYTES", 7 * 8192)
+    store = open_store(tmp_path)
+    one = many.add(store)
+    assert sum(len(blob.suspects()) for blob in one.files) == 6
+    store.close()
+
+
+@pytest.mark.parametrize("step", ["open", "seek"])
+def test_a_disk_that_cant_tell_what_it_has_opens_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    class Refusing(Disk):
+        def open_read(self, parent: int, name: str) -> int:
+            if step == "open":
+                raise OSError(errno.EMFILE, "Too many open files")
+            return super().open_read(parent, name)
+
+    def refuse(_fd: int, _size: int) -> Iterator[tuple[int, int]]:
+        raise OSError(errno.EIO, "Input/output error")
+
+    crash(tmp_path, flushed=5, written=6)
+    if step == "seek":
+        monkeypatch.setattr(blob_pool, "data_regions", refuse)
+    store = open_store(tmp_path, Refusing())
+    one = MODEL.add(store)
+    assert one.files[-1].bits == b"\x01\x00\x00\x01"
+    assert one.files[-1].suspects() == []
+    store.close()
 
 
 def test_what_is_punched_while_it_is_hashed_is_not_believed(
