@@ -22,8 +22,9 @@ from p2pcache.io.disk.cache_dir import Folders, cache_errors
 from p2pcache.io.disk.disk import Disk, read_small
 from p2pcache.io.disk.syscalls import data_regions
 
-# What a crash can have kept from the bitmap: a flush begins after seconds or 256 MiB, and links are quick meanwhile. If
-# more bytes seem to be there the file system tells no holes, and to hash them would take longer than it may bring.
+# What a crash can have kept from all bitmaps together: a flush begins after seconds or 256 MiB, and links are quick
+# meanwhile. If more bytes seem to be there the file system tells no holes, and to hash them would take longer than it
+# may bring.
 MOST_UNFLUSHED_BYTES = 1 << 30
 
 
@@ -47,6 +48,7 @@ class BlobPool:
         self.proofs = records.proofs()
         self.before_demote: Callable[[str], None] = lambda _blob: None
         self.lost = 0  # how many published blobs that models need were lost, or became partial
+        self._hope_bytes = MOST_UNFLUSHED_BYTES  # that may still be found, in all blobs together
         self._known: dict[str, BlobFile] = {}
         # A file with a proof record isn't looked at: that is done before its bytes are believed.
         here = set(_entries(folders.blobs))
@@ -210,14 +212,21 @@ class BlobPool:
     def _unflushed(self, blob: BlobFile) -> list[int]:
         """Positions with bytes of which the bitmap says nothing: what came between its last flush and a crash."""
         found: dict[int, None] = {}
-        file = OpenFile(self.disk.open_read(self.folders.partial, blob.id))
-        for begin, end in data_regions(file.fd, blob.size):
-            first = blob.position(begin)
-            for position in range(first, blob.position(min(end, blob.size) - 1) + 1):
-                if not blob.bits[position]:
-                    found[position] = None
-        few = sum(blob.lengths[position] for position in found) <= MOST_UNFLUSHED_BYTES
-        return list(found) if few else []
+        try:
+            file = OpenFile(self.disk.open_read(self.folders.partial, blob.id))
+            for begin, end in data_regions(file.fd, blob.size):
+                first = blob.position(begin)
+                for position in range(first, blob.position(min(end, blob.size) - 1) + 1):
+                    if not blob.bits[position]:
+                        found[position] = None
+        except OSError:
+            # What the bitmap believes is as good as before, and the rest can be fetched.
+            return []
+        nbytes = sum(blob.lengths[position] for position in found)
+        if nbytes > self._hope_bytes:
+            return []
+        self._hope_bytes -= nbytes
+        return list(found)
 
     # -- opening ---------------------------------------------------------------------------------
 

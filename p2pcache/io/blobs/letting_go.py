@@ -163,13 +163,15 @@ def _punch(
             if not _unused(blob, writers, range(first, last + 1)):
                 done = False
                 continue
+            for position in range(first, last + 1):
+                blob.clear_suspect(position)  # who hashes the bytes now must not believe them after
             end = blob.offsets[last] + blob.lengths[last]
             pool.disk.punch(file.fd, blob.offsets[first], end - blob.offsets[first])
     return done
 
 
 def _unused(blob: BlobFile, writers: Writers, positions: Iterable[int]) -> bool:
-    """Whether nobody writes these positions, and none is to be proved by reading."""
+    """Whether nobody writes these positions, and none that was once believed is to be proved by reading."""
     return not any(
         writers.writes(blob.lengths[p], blob.digest(p))
         or (blob.suspect is not None and blob.suspect[p] and not blob.hoped)

@@ -55,7 +55,8 @@ def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> 
             file = pool.reader(blob, check=False)
         good = _proves(blob, position, file)
         with pool.lock:
-            # A cleared flag means that a writer began meanwhile: the bytes that we read may be old.
+            # A cleared flag means that a writer began meanwhile, or that the space was given back: the bytes that we
+            # read may be there no more.
             if blob.clear_suspect(position):
                 if good:
                     blob.gain([position])
