@@ -55,3 +55,4 @@ async def test_a_read_that_hangs_holds_no_agent_up(
         assert time.monotonic() - began < 5
         reads.let_go.set()
         await until(pulling.done)
+        await until(lambda: set(reads.cancelled) == set(reads.begun))
