@@ -205,7 +205,7 @@ class AgentApp:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start in order, yield, stop in order: stop taking, finish uploads, flush, leave."""
+        """Start in order, yield, stop in order: stop taking, finish uploads and reads, flush, leave."""
         try:
             async with self.tasks, contextlib.AsyncExitStack() as stack:
                 host, self._port = await self.net.start(self._host, self._port)
@@ -258,7 +258,7 @@ class AgentApp:
         self.imports.on_stopping()
         if self._of_command:
             self.fetching.on_command_ended()
-        log.info("stopping: finishing uploads for up to %.0f s", self.settings.shutdown_s)
+        log.info("stopping: finishing uploads and reads for up to %.0f s", self.settings.shutdown_s)
         await self.fetching.stop()
 
     # -- TrackerHandler ----------------------------------------------------------------------------

@@ -17,6 +17,10 @@ class Twin(P2PCacheError):
     """The tracker has another live member with our node id; the text says where."""
 
 
+class Unanswered(Unreachable):
+    """A question that no tracker answered; a tracker that refuses one may give the same code."""
+
+
 class Elsewhere(P2PCacheError):
     """This tracker is a standby, and the active one is dialled next; or it has just become active itself."""
 

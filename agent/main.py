@@ -47,7 +47,7 @@ async def _serve(settings: AgentSettings, sources: dict[str, SourceSettings] | N
             app.warms.resume()
             manager.ready(lambda: _headline(app))
             await stop.wait()
-            manager.stopping("finishing uploads")
+            manager.stopping("finishing uploads and reads")
     return 0
 
 

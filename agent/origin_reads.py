@@ -47,11 +47,13 @@ class LeasedRun:
         run: which.
         cancelled: set when it isn't wanted any more.
         on_ended: called on the loop, once, with the seconds from the request's first byte on (0: none came).
+        begun: its request has, so an agent that stops waits for it.
     """
 
     run: RunIndex
     cancelled: threading.Event
     on_ended: Callable[[Outcome, float], None]
+    begun: bool = False
     ended: bool = False
 
     def end(self, outcome: Outcome, flow_s: float = 0.0) -> None:
@@ -86,7 +88,7 @@ class OriginReads:
         self._ends: deque[Callable[[], None]] = deque()  # of reads; the loop hasn't heard of them
         self._look: asyncio.TimerHandle | None = None  # runs while a request of several runs does
         self._at_rest: asyncio.TimerHandle | None = None  # runs while no read is in flight
-        self._over = False  # no read may go on
+        self._over = False  # no read may go on or begin: the store is about to be closed
         self._wrong: dict[tuple[str, int], str] = {}
         self._why: dict[str, P2PCacheError] = {}
         # A model that others have and our storage hasn't, and what was wrong; until a read succeeds again.
@@ -101,6 +103,10 @@ class OriginReads:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self.settled.wait()
+        if self._over:
+            for one in runs:
+                one.end(Outcome.CANCELLED)
+            return
         repo = self.repo
         if repo is None:
             self._why[layout.digest] = self.unopened or OriginUnavailable("no storage is open here")
@@ -130,6 +136,8 @@ class OriginReads:
                 on_begin=lambda: began.append(time.monotonic()),
             )  # fmt: skip
 
+        for one in runs:
+            one.begun = True
         self._begin()
         if len(runs) > 1 and self._look is None:
             self._look_later()
@@ -208,9 +216,9 @@ class OriginReads:
                 del self._wrong[next(iter(self._wrong))]
 
     async def drained(self, limit_s: float) -> None:
-        """Wait until all reads have ended, so that none writes into a closed store.
+        """Wait until all reads that have begun have ended, so that none writes into a closed store.
 
-        Those that take longer than the limit are cancelled.
+        Those that take longer than the limit are cancelled. None begins afterwards.
         """
         now = time.monotonic()
         over_at, deadline = now + limit_s, now + limit_s + CANCELLED_S
@@ -218,3 +226,4 @@ class OriginReads:
             self._over = now >= over_at
             await asyncio.sleep(0.02)
             now = time.monotonic()
+        self._over = True

@@ -133,7 +133,7 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     abandon_after_s: float = 30.0
     """Time that a pull goes on after its last client has left."""
     shutdown_s: float = 10.0
-    """Limit for finishing uploads after SIGTERM."""
+    """Limit for finishing uploads and reads of storage after SIGTERM."""
     flush_interval_s: float = 2.0
     """Longest time until proved chunks become durable while a pull runs."""
     flush_bytes: int = 256 << 20

@@ -190,7 +190,7 @@ class TrackerLink:
             P2PCacheError: the tracker refused; the class follows its code.
         """
         if not self.connected:
-            raise Unreachable(self.trouble)
+            raise link_trouble.Unanswered(self.trouble)
         number = self._last_question = self._last_question + 1
         future: asyncio.Future[m.Answer] = asyncio.get_running_loop().create_future()
         self._questions[number] = future
@@ -203,7 +203,7 @@ class TrackerLink:
                 return await future
         except TimeoutError:
             why = f"tracker {self.url} didn't answer {what!r} in {timeout_s:.0f} s"
-            raise Unreachable(why) from None
+            raise link_trouble.Unanswered(why) from None
         finally:
             del self._questions[number]
 
@@ -378,7 +378,7 @@ class TrackerLink:
         self.losses += not self._closing.is_set()
         for future in self._questions.values():
             if not future.done():
-                future.set_exception(Unreachable(f"connection to tracker {self.url} was lost"))
+                future.set_exception(link_trouble.Unanswered(f"tracker {self.url} was lost"))
         self._handler.tracker_down()
         if not self._closing.is_set():
             log.warning("lost the tracker at %s (%s); going on without it", self.url, why)

@@ -15,7 +15,7 @@ from p2pcache.agent.downloads.give_up import CUT_OFF, odd_storage
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
-from p2pcache.agent.link_trouble import twin_text
+from p2pcache.agent.link_trouble import Unanswered, twin_text
 from p2pcache.agent.node.governor_loop import GovernorLoop
 from p2pcache.agent.node.metrics import AgentMetrics
 from p2pcache.agent.settings import EXAMINED, PATHS
@@ -113,14 +113,14 @@ class Queries:
         return doubts + (tls.warnings() if tls is not None else [])
 
     def _no_room(self) -> list[str]:
-        """A warning if no new model fits on the cache's disk. Models that are here are served and loaded all the same.
+        """A warning if hardly any new model fits on the cache's disk. Models that are here are served and loaded.
 
         With a quota old models make room for bytes by themselves, up to just that.
         """
         store, usage = self._context.store, self._context.usage
         if usage.free_inodes is not None and usage.free_inodes < FEW_INODES:
             left = f"{usage.free_inodes} inodes left for {store.root}"
-            return [f"no new model fits: {left}; {MAKE_INODES}"]
+            return [f"hardly any new model fits: {left}; {MAKE_INODES}"]
         free, kept = usage.free_bytes, store.min_free_bytes
         if free > kept or store.limits.quota_bytes:
             return []
@@ -226,7 +226,7 @@ class Queries:
         """JSON that the tracker gives. Where another one may take over, it is waited for.
 
         Raises:
-            Unreachable: no tracker configured, or it doesn't answer.
+            Unreachable: no tracker configured, or it doesn't answer, or has no answer now.
             NotAllowed: it refuses this node.
         """
         link = self._context.link
@@ -242,6 +242,8 @@ class Queries:
                 if link.refusal is not None:
                     raise NotAllowed(str(link.refusal)) from None
                 if not link.may_move or time.monotonic() > until:
+                    if not isinstance(error, Unanswered):
+                        raise  # the tracker answers, and its words are all there is to say
                     told = (
                         f"{error}; pulls go on without it; `p2pcache doctor` examines the way to it"
                     )

@@ -37,8 +37,7 @@ class WorkInFlight:
         self._requests: dict[int, tuple[int, NodeId]] = {}  # (its number, peer) by wire number
         self._next_wire = 1
         self._begun: list[LeasedRun] = []  # runs of the request that was begun last
-        # By the scheduler's number: run, and what is set to cancel it.
-        self._reads: dict[int, tuple[RunIndex, threading.Event]] = {}
+        self._reads: dict[int, LeasedRun] = {}  # by the scheduler's number
 
     @property
     def asking(self) -> bool:
@@ -78,12 +77,10 @@ class WorkInFlight:
             run: which.
             joined: in one request with the run of the call just before this one.
         """
-        cancelled = threading.Event()
-        self._reads[fetch] = run, cancelled
-        one = LeasedRun(
+        one = self._reads[fetch] = LeasedRun(
             run,
-            cancelled,
-            lambda outcome, flow_s: self._ended(fetch, run, cancelled, outcome, flow_s),
+            threading.Event(),
+            lambda outcome, flow_s: self._ended(fetch, one, outcome, flow_s),
         )
         if joined:
             # The task of its request hasn't begun: it was made in this same call of the scheduler.
@@ -95,7 +92,7 @@ class WorkInFlight:
     def cancel_read(self, fetch: int) -> None:
         """Cancel a read; it still ends."""
         if fetch in self._reads:
-            self._reads[fetch][1].set()
+            self._reads[fetch].cancelled.set()
 
     def cancel_all(self, leased: RunSet, *, finish: bool = False) -> None:
         """Cancel all requests and reads: the scheduler is gone, and hears of none of their ends.
@@ -104,15 +101,16 @@ class WorkInFlight:
             leased: the runs that it had leases of.
             finish: reads of leased runs that have begun go on, and each lease ends with its read.
         """
-        going_on = bitset.of(run for run, _ in self._reads.values()) & leased if finish else 0
+        begun = bitset.of(one.run for one in self._reads.values() if one.begun)
+        going_on = begun & leased if finish else 0
         self.give_back(tuple(bitset.members(leased & ~going_on)))
         for wire in list(self._requests):
             self._context.net.cancel(self._digest, wire)
         self._requests.clear()
         self._wire_of.clear()
-        for run, cancelled in self._reads.values():
-            if not going_on >> run & 1:
-                cancelled.set()
+        for one in self._reads.values():
+            if not going_on >> one.run & 1:
+                one.cancelled.set()
         self._reads.clear()
 
     def give_back(self, leased: tuple[RunIndex, ...]) -> None:
@@ -141,15 +139,13 @@ class WorkInFlight:
     def _ended(
         self,
         fetch: int,
-        run: RunIndex,
-        cancelled: threading.Event,
+        one: LeasedRun,
         outcome: Outcome,
         flow_s: float,
     ) -> None:
-        _, known = self._reads.get(fetch, (0, None))
-        ours = known is cancelled  # a later scheduler uses the same numbers
+        ours = self._reads.get(fetch) is one  # a later scheduler uses the same numbers
         if ours:
             del self._reads[fetch]
-        elif not cancelled.is_set():
-            self._end_lease(run, outcome, flow_s)
-        self._on_read_ended(fetch if ours else None, run, outcome, flow_s)
+        elif not one.cancelled.is_set():
+            self._end_lease(one.run, outcome, flow_s)
+        self._on_read_ended(fetch if ours else None, one.run, outcome, flow_s)

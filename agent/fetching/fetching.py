@@ -1,5 +1,7 @@
 """The parts of an agent that fetch models: all that a command's own agent has, and the middle of every other one."""
 
+import time
+
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import DownloadOrder
@@ -66,11 +68,14 @@ class Fetching:
     async def stop(self) -> None:
         """Stop taking, finish uploads and reads, leave."""
         context = self._context
+        limit_s = context.settings.shutdown_s
+        until = time.monotonic() + limit_s
         for download in list(self.downloads.running.values()):
             download.swarm.pause(finish=True)
         # First, so that neighbours may still get what comes: nobody else reads these runs.
-        await context.origin.drained(context.settings.shutdown_s)
-        await context.net.stop(drain_s=context.settings.shutdown_s)
+        await context.origin.drained(limit_s)
+        # Uploads went on meanwhile.
+        await context.net.stop(drain_s=max(0.0, until - time.monotonic()))
         if context.link is not None:
             await context.link.close()
         self.downloads.stop()

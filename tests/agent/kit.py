@@ -51,12 +51,14 @@ class HeldReads:
         self.let_go = threading.Event()
         self.begun: list[int] = []  # runs
         self.lost = False  # let go, they bring nothing
+        self.cancelled: list[int] = []  # runs that weren't wanted any more when they were let go
 
         def held(
             repo: OriginRepo, layout: Layout, store: Any, runs: list[int], **more: Any
         ) -> None:
             self.begun += runs
             self.let_go.wait(60)
+            self.cancelled += filter(more["cancelled"], runs)
             if self.lost:
                 for run in runs:
                     more["on_ended"](run, Outcome.CANCELLED)

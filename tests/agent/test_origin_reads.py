@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,3 +107,26 @@ async def test_the_loop_hears_of_runs_in_the_middle_of_a_long_request(
         let_go.set()
     store.close()
     assert heard.get_nowait() == 1
+
+
+@pytest.mark.parametrize("opened", [True, False], ids=["no first step yet", "the storage opens"])
+async def test_no_read_begins_once_reads_were_drained(
+    *, opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would write into a store that is closed."""
+    begun: list[object] = []
+    monkeypatch.setattr(origin_reads, "fetch_runs", lambda *args, **_: begun.append(args))
+    reads, outcomes = OriginReads(0, TokenBucket()), list[Outcome]()
+    nothing: Any = SimpleNamespace(digest="d" * 64)
+    reads.repo = nothing
+    monkeypatch.setattr(reads.sourced, "blobs", lambda *_: None)
+    run = LeasedRun(0, threading.Event(), lambda outcome, _: outcomes.append(outcome))
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        group.create_task(reads.read(nothing, nothing, [run]))
+        if not opened:
+            reads.settled.clear()
+            await asyncio.sleep(0)
+        await reads.drained(0.1)
+        reads.settled.set()
+    assert (begun, outcomes) == ([], [Outcome.CANCELLED])
+    assert not run.begun

@@ -138,7 +138,7 @@ async def test_a_silent_tracker_is_lost_and_found_again() -> None:
         assert "said nothing for 1 s" in link.last_error
         assert (await asyncio.gather(asking, return_exceptions=True))[
             0
-        ].__class__.__name__ == "Unreachable"
+        ].__class__.__name__ == "Unanswered"
         relay.frozen.clear()
         await until(lambda: link.connected)
         assert heard.ups == 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 import threading
 from pathlib import Path
@@ -10,6 +11,7 @@ import aiohttp
 import pytest
 
 from p2pcache.core.host.kubernetes_labels import label_key
+from p2pcache.errors import Unreachable
 from p2pcache.ids import Ref
 from tests.agent.kit import agent, client, make_model, pull, push
 from tests.io.models.store_kit import small_file_system
@@ -123,7 +125,7 @@ async def test_a_disk_without_inodes_is_a_warning_of_status_and_of_probes(tmp_pa
     assert told["cache"]["free_bytes"] > 0
     for warnings in (told["warnings"], probed["warnings"]):
         (warning,) = warnings
-        assert "0 inodes left" in warning
+        assert "hardly any new model fits: 0 inodes left" in warning
         assert "df -i" in warning
     assert refused["code"] == 5, refused
     assert "inodes" in refused["message"]
@@ -144,3 +146,29 @@ async def test_a_full_disk_is_a_warning_of_status_and_of_probes(tmp_path: Path) 
         (warning,) = warnings
         assert "disk is full" in warning
         assert "min_free_bytes" in warning
+
+
+async def test_only_a_tracker_that_does_not_answer_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal by a tracker that answers sent people to look for faults of the network."""
+    async with (
+        tracker(None) as one,
+        agent(tmp_path, tracker=f"http://{one.address}") as app,
+    ):
+        link = app.link
+        assert link is not None
+        while not link.connected:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Unreachable) as refused:
+            await app.queries.ask_tracker("resolve", "team/m:v1")
+        assert "this tracker has no origin; start it with --origin URL" in str(refused.value)
+        assert "doctor" not in str(refused.value)
+        monkeypatch.setattr(link, "ask", functools.partial(link.ask, timeout_s=0.0))
+        with pytest.raises(Unreachable, match=r"didn't answer .*; pulls go on without it"):
+            await app.queries.ask_tracker("nodes")
+    async with agent(tmp_path, "b", tracker="http://127.0.0.1:9") as app, client(app) as session:
+        async with session.get("/v1/nodes") as answer:
+            told = await answer.json()
+    assert told["code"] == 8
+    assert "pulls go on without it; `p2pcache doctor`" in told["message"]

@@ -9,6 +9,7 @@ import pytest
 
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.swarm.events import Source
+from p2pcache.io.peers.net import PeerNet
 from tests.agent.jobs.warm_kit import until
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 from tests.tracker.kit import tracker
@@ -55,3 +56,29 @@ async def test_a_read_that_hangs_holds_no_agent_up(
         assert time.monotonic() - began < 5
         reads.let_go.set()
         await until(pulling.done)
+        await until(lambda: set(reads.cancelled) == set(reads.begun))
+
+
+async def test_reads_and_uploads_end_by_one_deadline(
+    tmp_path: Path, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each had all of `shutdown_s`, and uploads run while reads end."""
+    reads, drains = HeldReads(monkeypatch), list[float]()
+    stop = PeerNet.stop
+
+    async def stop_net(net: PeerNet, *, drain_s: float = 0.0) -> None:
+        drains.append(drain_s)
+        await stop(net, drain_s=drain_s)
+
+    monkeypatch.setattr(PeerNet, "stop", stop_net)
+    async with tracker(tmp_path / "origin") as one, asyncio.timeout(30):
+        url = f"http://{one.address}"
+        async with agent(tmp_path, tracker=url, shutdown_s=0.5) as app:
+            pulling = asyncio.gather(pull(app, REF))
+            await reads.until_begun()
+        reads.let_go.set()
+        await until(pulling.done)
+        async with agent(tmp_path, tracker=url, shutdown_s=60.0):
+            pass
+    assert drains[0] == 0, "the read took it all"
+    assert 50 < drains[-1] <= 60, "nothing was read"

@@ -158,6 +158,8 @@ async def test_reads_by_leases_may_outlive_their_scheduler_and_end_their_leases(
     for fetch, run in enumerate((1, 2, 3)):
         world.work.begin_read(fetch, run)
     await world.settle()
+    for (read,) in world.read_runs:
+        read.begun = True
     world.work.cancel_all(
         0b11010, finish=True
     )  # run 2 is read without a lease, run 4 isn't read yet
@@ -171,3 +173,15 @@ async def test_reads_by_leases_may_outlive_their_scheduler_and_end_their_leases(
         LeaseReport(DIGEST, 7, done=(1,), flow_s=0.5), LeaseReport(DIGEST, 7, returned=(3,))
     ]  # fmt: skip
     assert world.ends[0] == (None, 1, Outcome.DONE)
+
+
+async def test_reads_that_have_not_begun_do_not_outlive_their_scheduler() -> None:
+    """Their task has yet to run, or waits for the storage to be opened."""
+    world = World()
+    world.work.begin_read(1, 1)
+    await world.settle()
+    world.work.begin_read(2, 2)
+    world.work.cancel_all(0b110, finish=True)
+    assert world.sent == [LeaseReport(DIGEST, 7, returned=(1, 2))]
+    await world.settle()
+    assert all(read.cancelled.is_set() for (read,) in world.read_runs)

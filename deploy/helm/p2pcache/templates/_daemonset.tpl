@@ -55,7 +55,7 @@ spec:
         - name: {{ . }}
         {{- end }}
       {{- end }}
-      terminationGracePeriodSeconds: 30  # uploads get 10 s to end
+      terminationGracePeriodSeconds: 30  # uploads and reads get 10 s to end
       {{- with .agent.nodeSelector }}
       nodeSelector:
         {{- toYaml . | nindent 8 }}
