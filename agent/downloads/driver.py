@@ -177,10 +177,10 @@ class SwarmDriver:
             wanted=b"" if self.scheduler is None else wish(self.scheduler.wanted, count),
         )  # fmt: skip
 
-    def on_proved(self, runs: RunSet, source: e.Source) -> None:
-        """Runs were proved without a command of the scheduler: by local copies or a push."""
+    def on_proved(self, runs: RunSet, source: e.Source, nbytes: int | None = None) -> None:
+        """Runs were proved without a command of the scheduler; `nbytes`: that came (None: all of the runs)."""
         fresh = runs & ~self._have
-        self._count(source, self._bytes(fresh))
+        self._count(source, self._bytes(fresh) if nbytes is None else nbytes)
         if self.scheduler is not None:
             self.post(e.RunsProved(fresh, source))
         else:

@@ -111,7 +111,7 @@ class Port:
         if not self._left:
             self.done.set()
 
-    def on_proved(self, runs: int, source: Source) -> None:
+    def on_proved(self, runs: int, source: Source, nbytes: int | None = None) -> None:
         pass
 
     def dial_failed(self, node: int) -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import time
+from collections import Counter
 from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvloop
@@ -139,3 +140,19 @@ def test_a_swarm_that_starts_again_says_whether_it_was_dialled(
     swarm.reads_storage = True
     swarm.start()
     assert (e.Reachable() in swarm.posted) == dialled
+
+
+async def test_a_late_chunk_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The end of its request had told the bytes of the chunks before it, and all of the run was counted again."""
+    swarm = Bare()
+    swarm.layout = cast("Any", SimpleNamespace(run_bytes=[8_000_000]))
+    swarm.traffic, swarm._have = dict.fromkeys(e.Source, 0), 0
+    swarm.unflushed_bytes, swarm.on_bytes = 0, lambda *_: None
+    posted: list[e.Event] = []
+    monkeypatch.setattr(swarm, "post", posted.append)
+    swarm._context.tally = SimpleNamespace(taken=Counter(), requests=Counter())
+    swarm._work = cast("Any", SimpleNamespace(end_request=lambda _: (None, 5)))
+    swarm.request_ended(1, e.Outcome.CANCELLED, 4_000_000)
+    swarm.on_proved(1, e.Source.PEER, 4_000_000)
+    assert swarm.traffic[e.Source.PEER] == 8_000_000
+    assert posted == [e.RunsProved(1, e.Source.PEER)]

@@ -171,8 +171,8 @@ class Port:
         self.ends[request] = (outcome, nbytes)
         self._note("ended", request, outcome)
 
-    def on_proved(self, runs: int, source: From) -> None:
-        self._note("proved", runs, source)
+    def on_proved(self, runs: int, source: From, nbytes: int | None = None) -> None:
+        self._note("proved", runs, source, nbytes)
 
     def dial_failed(self, node: int) -> None:
         self._note("failed", node)

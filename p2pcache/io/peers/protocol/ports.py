@@ -119,8 +119,14 @@ class SwarmPort(Protocol):
             waited_s: time until its answer began; 0: not known.
         """
 
-    def on_proved(self, runs: RunSet, source: Source) -> None:
-        """Runs were proved though no request was under way for them any more."""
+    def on_proved(self, runs: RunSet, source: Source, nbytes: int | None = None) -> None:
+        """Bytes were proved though no request was under way for them any more.
+
+        Args:
+            runs: that are whole now.
+            source: of the bytes.
+            nbytes: that came; None: all of the runs.
+        """
 
     def dial_failed(self, node: NodeId) -> None:
         """A dial failed, or the node doesn't serve the model."""

@@ -134,7 +134,7 @@ class Requests:
     def _on_chunk_ended(self, request: PeerRequest, outcome: Outcome, nbytes: int) -> None:
         if request.ended:
             if outcome is Outcome.DONE:
-                self._on_late_chunk(request)
+                self._on_late_chunk(request, nbytes)
             return
         request.nbytes += nbytes
         request.left -= 1
@@ -150,13 +150,16 @@ class Requests:
             self._hub.on_request_done(time.monotonic() - request.since)
             self._end(request, Outcome.DONE)
 
-    def _on_late_chunk(self, request: PeerRequest) -> None:
-        """A chunk was nearly stored when its request was cancelled: it may have been its run's last one."""
+    def _on_late_chunk(self, request: PeerRequest, nbytes: int) -> None:
+        """A chunk was nearly stored when its request was cancelled: it may have been its run's last one.
+
+        The request's end has told the bytes of the chunks before it.
+        """
         port, incoming = request.port, request.incoming
         assert incoming is not None
         run = port.layout.run_of(incoming.end - 1)
-        if not port.store.missing_chunks(run):
-            port.on_proved(1 << run, Source.PEER)
+        whole = 0 if port.store.missing_chunks(run) else 1 << run
+        port.on_proved(whole, Source.PEER, nbytes)
 
     def _drop(self, request: PeerRequest, outcome: Outcome) -> None:
         """End a request whose DATA may still come, or be on its way."""

@@ -310,7 +310,7 @@ async def test_a_run_whose_last_bytes_beat_the_cancel_is_told(client: Node) -> N
             client.net.cancel(DIGEST, 5)
             assert await port.end(5) is Outcome.CANCELLED
             go_on.set()
-            await port.heard("proved", 1, Source.PEER)
+            await port.heard("proved", 1, Source.PEER, len(GOOD))
 
 
 async def test_a_full_disk_ends_the_request_and_spares_the_peer(client: Node) -> None:
