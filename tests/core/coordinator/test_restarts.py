@@ -32,12 +32,23 @@ def serve(world: World, node: int, seconds: float, have: int = 0) -> int:
     return have
 
 
-def test_what_a_member_alone_had_that_left_is_read_after_all_others() -> None:
+def one_read() -> tuple[World, int]:
+    """A member alone has read four runs; they are returned."""
     world = World()
     world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
+    return world, read_alone(world, 1, 4)
+
+
+def one_left() -> tuple[World, int]:
+    """It has left, and another one is here that has nothing."""
+    world, mine = one_read()
     world.join(2, credit=1)
     world.say(1, m.Leaving())
+    return world, mine
+
+
+def test_what_a_member_alone_had_that_left_is_read_after_all_others() -> None:
+    world, mine = one_left()
     world.wait(BACK_S + 0.2, alive=(2,))
     serve(world, 2, 10.0)
     granted = world.granted(2)
@@ -46,11 +57,7 @@ def test_what_a_member_alone_had_that_left_is_read_after_all_others() -> None:
 
 
 def test_a_member_that_left_has_time_to_come_back() -> None:
-    world = World()
-    world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
-    world.join(2, credit=1)
-    world.say(1, m.Leaving())
+    world, mine = one_left()
     have = serve(world, 2, BACK_S - 0.3)
     assert have == bitset.full(RUNS) & ~mine
     world.announce(1, state(mine, credit=1))
@@ -60,20 +67,12 @@ def test_a_member_that_left_has_time_to_come_back() -> None:
 
 
 def test_what_a_member_had_that_does_not_come_back_is_read_again() -> None:
-    world = World()
-    world.join(1, credit=1)
-    read_alone(world, 1, 4)
-    world.join(2, credit=1)
-    world.say(1, m.Leaving())
+    world, _ = one_left()
     assert serve(world, 2, BACK_S + 2.0) == bitset.full(RUNS)
 
 
 def test_a_member_that_comes_back_without_its_runs_is_not_waited_for() -> None:
-    world = World()
-    world.join(1, credit=1)
-    read_alone(world, 1, 4)
-    world.join(2, credit=1)
-    world.say(1, m.Leaving())
+    world, _ = one_left()
     have = serve(world, 2, 1.5)
     world.announce(1, state(0))
     world.wait(0.1)
@@ -82,11 +81,7 @@ def test_a_member_that_comes_back_without_its_runs_is_not_waited_for() -> None:
 
 
 def test_a_member_that_is_stuck_waits_for_one_that_left() -> None:
-    world = World()
-    world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
-    world.join(2, credit=1)
-    world.say(1, m.Leaving())
+    world, mine = one_left()
     world.say(2, m.Stuck(X, tuple(bitset.members(mine))))
     have = serve(world, 2, BACK_S - 0.5)
     assert not have & mine
@@ -95,9 +90,7 @@ def test_a_member_that_is_stuck_waits_for_one_that_left() -> None:
 
 def test_a_member_that_is_stuck_a_second_time_waits_for_one_that_left() -> None:
     """Runs of which it said that others give them not were read again, and so were those that nobody gives."""
-    world = World()
-    world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
+    world, mine = one_read()
     for node in (2, 3, 4):
         world.join(node, have=bitset.full(RUNS) & ~mine, credit=1)
     world.say(1, m.Leaving())
@@ -111,9 +104,7 @@ def test_a_member_that_is_stuck_a_second_time_waits_for_one_that_left() -> None:
 
 
 def test_what_a_member_was_sent_for_in_vain_waits_for_its_holder_that_left() -> None:
-    world = World()
-    world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
+    world, mine = one_read()
     for node in (2, 3):
         world.join(node, have=bitset.full(RUNS) & ~mine, credit=1)
     runs = tuple(bitset.members(mine))
@@ -128,11 +119,7 @@ def test_what_a_member_was_sent_for_in_vain_waits_for_its_holder_that_left() -> 
 
 
 def test_all_members_are_looked_at_once_for_a_stuck_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
-    world.join(1, credit=1)
-    mine = read_alone(world, 1, 4)
-    world.join(2, credit=1)
-    world.say(1, m.Leaving())
+    world, mine = one_left()
     covered, looks = LostRuns.covered, list[float]()
 
     def look(lost: LostRuns) -> int:
