@@ -228,9 +228,8 @@ def main(argv: list[str] | None = None) -> int:
         name = "interrupted" if interruption.number == signal.SIGINT else "terminated"
         goes_on = f"; {interruption.goes_on}" if interruption.goes_on else ""
         code = _fail(args, 128 + interruption.number, name + goes_on)
-        time.sleep(
-            ONE_WISH_S
-        )  # Python's end would leave the second signal of one wish to the kernel
+        # At Python's end the kernel would take the second signal of one wish, and its code and ours differ.
+        time.sleep(ONE_WISH_S)
         return code
     except Exception as error:  # noqa: BLE001 - the last line of defence
         return _fail(args, *_unclassified(error))

@@ -45,7 +45,7 @@ class LostTracker:
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
         link = self._context.link
-        # The only tracker may be there for all others: who is cut off from it isn't to begin at once.
+        # The only tracker may be there for all others: a node that is cut off from it isn't to begin at once.
         several = link is not None and link.fenced
         if isinstance(message, m.Swarm) and message.digest == m.EVERYBODY:
             if message.full or not several:

@@ -119,8 +119,9 @@ class StuckRuns:
             if given >> run & 1:
                 # All members were looked at: they aren't again for each of the runs that nobody gives.
                 given = self._roster.had_by(lambda one: one is not record and not one.void)
+            # What isn't covered is searched for: all members that had it are gone.
             if not record.have >> run & 1 and covered() >> run & 1:
-                book.regrant(1 << run)  # else all who had it are gone, and a search for it runs
+                book.regrant(1 << run)
         if found:
             if record.introduced_at == now:  # those named later have less time to help
                 record.told |= frozenset(found)

@@ -111,20 +111,15 @@ class Readers:
                 return
             # Its link is as slow to storage, and its reads would be late.
             lags = self.times.lag(given, got) > self._settings.stuck_factor
-            if lags and (
-                record.lags or self.times.rule.allows_one_more(len(self.lagging), len(self.working))
-            ):
-                record.lags = True
-                self.lagging.add(record.node)
-            else:
-                self.judge_anew(record)
+            more = self.times.rule.allows_one_more(len(self.lagging), len(self.working))
+            self._set_lags(record, lags=lags and (record.lags or more))
             self.review(record)
         record.judged = now
 
     def judge_anew(self, record: MemberRecord) -> None:
         """What a member got until now says nothing of its link: it began another pull, or wants a part."""
-        record.lags, record.judged = False, None
-        self.lagging.discard(record.node)
+        record.judged = None
+        self._set_lags(record, lags=False)
 
     # -- how reads end -----------------------------------------------------------------------------
 
@@ -218,6 +213,11 @@ class Readers:
 
     def _unmeasured(self) -> ReadConcurrency:
         return ReadConcurrency(self._settings.in_flight, self._settings.most_in_flight)
+
+    def _set_lags(self, record: MemberRecord, *, lags: bool) -> None:
+        record.lags = lags
+        change = self.lagging.add if lags else self.lagging.discard
+        change(record.node)
 
     def _convict(self, record: MemberRecord, took_s: float, now: float) -> None:
         if record.credit:

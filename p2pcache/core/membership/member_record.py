@@ -38,7 +38,7 @@ class MemberRecord:
     runs: set[RunIndex] = field(default_factory=set)  # of its leases
     failures: int = 0  # failed reads in a row
     lags: bool = False  # it got far fewer runs of late than others
-    # Runs that were done, and that it had, when that was found last.
+    # Reads of all members that had ended, and runs that it had, when its lag was looked at last.
     judged: tuple[int, int] | None = None
     failed_until: float = 0.0  # of its rest after a failed read; 0: it has none
     slow_until: float = 0.0  # of its rest for slow reads, the later one of two; 0: it has none

@@ -163,8 +163,9 @@ def _punch(
             if not _unused(blob, writers, range(first, last + 1)):
                 done = False
                 continue
+            # A thread that hashes these bytes now must not believe them afterwards (`proving.prove_suspects`).
             for position in range(first, last + 1):
-                blob.clear_suspect(position)  # who hashes the bytes now must not believe them after
+                blob.clear_suspect(position)
             end = blob.offsets[last] + blob.lengths[last]
             pool.disk.punch(file.fd, blob.offsets[first], end - blob.offsets[first])
     return done
