@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from p2pcache.core.units import counted
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
@@ -134,7 +135,7 @@ def _namespace(text: str) -> str:
 
 
 def _unsigned(ref: Ref, digest: str, keys: Keys, others: int) -> NotAllowed:
-    have = f"its {others} signatures are of others" if others else "it has no signature"
+    have = f"it has {counted(others, 'signature')} of others" if others else "it has no signature"
     return NotAllowed(
         f"{ref.short} blake3:{digest[:12]} isn't signed as namespace {ref.namespace} requires (require_signature): "
         f"expected {keys.label}, {have}; let its owner run: p2pcache sign {ref.short} --key FILE, or --keyless"

@@ -24,7 +24,7 @@ from tests.deploy.render import example, kustomize
 pytestmark = [pytest.mark.functional, pytest.mark.netns, pytest.mark.slow, pytest.mark.timeout(900)]
 
 INIT = "io.podman.annotations.init.container.type"  # "once" is removed when it ends, and podman 4.3 does so too early
-NETNS = "p2pcache-podman"
+NETNS = f"p2pcache-podman-{os.getpid()}"  # a run that was killed leaves its own behind
 MIRROR = "http://deb.debian.org/debian"
 FILLED = {"status.podIP": "127.0.0.1", "spec.nodeName": "node-1", "metadata.name": "pod"}
 

@@ -11,7 +11,7 @@ from p2pcache.cli.support.interrupted import saying_what_goes_on
 from p2pcache.cli.support.options import FILE, Command, json_option, quiet_option
 from p2pcache.cli.support.progress import Event, follow, make_reporter
 from p2pcache.cli.support.ref_argument import REF
-from p2pcache.core.units import format_bytes, format_duration
+from p2pcache.core.units import counted, format_bytes, format_duration
 from p2pcache.errors import IntegrityError, NotAllowed
 from p2pcache.ids import Ref, as_written
 from p2pcache.io.http.client import Json
@@ -97,8 +97,7 @@ def _allowed(
 def _need_signature(ref: str, stored: Json, keys: "Keys") -> None:
     bundles = [str(one) for one in stored.get("signatures", [])]
     if not any(keys.allow(bundle, str(stored["digest"])) for bundle in bundles):
-        count = "signature" if len(bundles) == 1 else "signatures"
-        have = f"{len(bundles)} {count} of others" if bundles else "no signature"
+        have = f"{counted(len(bundles), 'signature')} of others" if bundles else "no signature"
         raise NotAllowed(f"{ref} has {have}; expected one of {keys.label}")
 
 

@@ -48,7 +48,7 @@ async def test_no_byte_comes_before_the_signature(tmp_path: Path) -> None:
         assert not app.downloads.swarms
         signed(tmp_path, private, layout, namespace="other")
         signed(tmp_path, stranger, layout)
-        assert "its 1 signatures are of others" in (await pull(app, "acme/tiny:v1"))["message"]
+        assert "it has 1 signature of others" in (await pull(app, "acme/tiny:v1"))["message"]
         async with aiohttp.ClientSession(endpoint(app)) as session:
             async with session.get("/acme/tiny/resolve/v1/w.bin") as answer:
                 assert answer.status == 403
@@ -89,7 +89,7 @@ async def test_an_identity_may_sign_in_place_of_a_key(tmp_path: Path) -> None:
         async with agent(tmp_path, **how) as app:
             refused = await pull(app, "acme/tiny:v1")
             assert refused["code"] == 4
-            assert f"expected {who}, its 2 signatures are of others" in refused["message"]
+            assert f"expected {who}, it has 2 signatures of others" in refused["message"]
             signed(tmp_path, Keyless(trust, make_token(tmp_path)), layout)
             assert (await pull(app, "acme/tiny:v1"))["event"] == "done"
     # Neither the Sigstore nor the storage is there; the file says whom to trust.
