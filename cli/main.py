@@ -244,6 +244,8 @@ def _on_broken_pipe(args: list[str], error: BaseException) -> int:
     from p2pcache.cli.support.output import abandon_stdout, reader_has_gone
 
     if not reader_has_gone():
+        if isinstance(error, SystemExit) and not error.code:
+            return 0  # so click ends when it has completed a word
         return _fail(args, *_unclassified(error.__cause__ or error))
     abandon_stdout()
     return 0

@@ -1,5 +1,6 @@
 """What the Tab key offers, asked by real shells where they are."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -42,6 +43,7 @@ def test_completion_answers_with_commands(run: Run) -> None:
 
 
 def asked(run: Run, line: str) -> list[str]:
+    importlib.import_module("p2pcache.cli.commands.program.completion")  # as `main` does
     env = {"_P2PCACHE_COMPLETE": "bash_complete", "COMP_LINE": line}
     result = run(env=env, prog_name="p2pcache")
     assert result.stderr == ""
@@ -130,6 +132,15 @@ def test_a_real_shell_completes_behind_a_colon(
         env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.stdout.split() == [offered], done.stderr
+
+
+def test_a_process_of_its_own_ends_well() -> None:
+    env = {"_P2PCACHE_COMPLETE": "bash_complete", "COMP_LINE": "p2pcache config show a"}
+    command = [sys.executable, "-m", "p2pcache.cli.main"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,agent\n", "")
 
 
 @pytest.mark.parametrize(("line", "words"), [
