@@ -21,7 +21,13 @@ from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.cache_dir import user_name
-from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES, free_inodes
+from p2pcache.io.disk.disk import (
+    FEW_INODES,
+    MAKE_INODES,
+    MAKE_WRITABLE,
+    free_inodes,
+    is_read_only,
+)
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import is_wildcard
@@ -297,6 +303,8 @@ def _certificate(settings: AgentSettings) -> Finding:
 
 def _cache(cache: Path, *, agent_runs: bool) -> Finding:
     found = host_facts.folder(cache)
+    if found.exists and is_read_only(cache):
+        raise NotAllowed(f"the disk of {cache} is read-only; {MAKE_WRITABLE}")
     return diagnosis.cache(
         str(cache), exists=found.exists, mode=found.mode, owner=user_name(found.uid),
         writable=found.writable, agent_runs=agent_runs, closed=found.closed,
