@@ -223,16 +223,19 @@ def _agent(node: Node) -> SeenAgent:
         return SeenAgent(diagnosis.no_agent(node.address))
     token = read_token(node.token_file)
     status, pid = probe.agent(node.address, token)
-    reasons = status.get("reasons")
     origin = status.get("origin")
     finding = diagnosis.agent(
         node.address, str(status.get("version", "?")), ours=__version__,
-        reasons=[str(r) for r in reasons] if isinstance(reasons, list) else [],
+        reasons=_texts(status.get("reasons")), warnings=_texts(status.get("warnings")),
         differs=_differs(node.settings, status),
         unreached=probe.unreached(node.address, token, str(status.get("node"))),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
     return SeenAgent(finding, str(url or ""), pid, running=True)
+
+
+def _texts(told: object) -> list[str]:
+    return [str(text) for text in told] if isinstance(told, list) else []
 
 
 def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
