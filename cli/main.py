@@ -90,7 +90,8 @@ ELSEWHERE = {
     "download": "pull", "fetch": "pull", "get": "pull", "upload": "push", "list": "ls", "images": "ls",
     "delete": "rm", "remove": "rm", "rmi": "rm", "inspect": "show", "info": "show", "check": "verify",
     "gc": "prune", "forget": "rm", "stop": "cancel", "top": "stats", "logs": "history", "serve": "agent",
-    "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config",
+    "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config", "snapshots": "ls",
+    "members": "nodes", "peers": "nodes", "health": "status", "clean": "prune", "du": "df",
 }  # fmt: skip
 _TITLES = {
     "models": "Models",

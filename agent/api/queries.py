@@ -25,7 +25,7 @@ from p2pcache.core.units import format_bytes
 from p2pcache.errors import NotAllowed, NotFound, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, format_node
 from p2pcache.io import pools
-from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES
+from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES, MAKE_WRITABLE
 from p2pcache.io.signatures.in_origin import add_signature
 
 log = logging.getLogger(__name__)
@@ -118,6 +118,8 @@ class Queries:
         With a quota old models make room for bytes by themselves, up to just that.
         """
         store, usage = self._context.store, self._context.usage
+        if usage.read_only:
+            return [f"no new model fits: the disk of {store.root} is read-only; {MAKE_WRITABLE}"]
         if usage.free_inodes is not None and usage.free_inodes < FEW_INODES:
             left = f"{usage.free_inodes} inodes left for {store.root}"
             return [f"hardly any new model fits: {left}; {MAKE_INODES}"]

@@ -107,6 +107,10 @@ class Resolver:
             return f"storage {self.repo.url}"
         return "tracker and storage" if self._link is None else f"tracker {self._link.url}"
 
+    def asks_for(self, ref: Ref) -> bool:
+        """Whether an answer to what a ref names is awaited now."""
+        return ref.short in self._asking
+
     async def resolve(self, ref: Ref) -> Resolved:
         """The digest and generation that a ref names now.
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import EvictFor
-from p2pcache.agent.jobs.events import Events
+from p2pcache.agent.jobs.events import WAITING_S, Events
 from p2pcache.agent.jobs.pushes import PROGRESS_S, Pushes
 from p2pcache.core.format.file_filter import pick_paths
 from p2pcache.core.format.layout import Layout
@@ -24,6 +24,7 @@ from p2pcache.core.swarm.events import Source as Taken
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import Conflict, NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, RunSet
+from p2pcache.io.config import redacted
 from p2pcache.io.disk.disk import disk_errors, free_bytes
 from p2pcache.io.imports.import_folder import FOLDER, ImportFolder, folder_name, sweep
 from p2pcache.io.imports.importing import Importing, Progress, record_of
@@ -62,6 +63,7 @@ class Import:
     """One import under way."""
 
     ended: "asyncio.Future[Imported]"
+    source: str  # which is read, for people
     followers: int = 0
     progress: Callable[[], Progress] | None = None
     uploaded: Callable[[], tuple[int, int]] | None = None  # with `copy`: bytes done, bytes in all
@@ -100,20 +102,26 @@ class Imports:
         return source, place
 
     async def import_events(self, wish: Wish) -> Events:
-        """`progress` about four times a second, then `done`. An import that nobody follows any more ends soon.
+        """`waiting` until the source tells its files, `progress` about four times a second, then `done`.
+
+        An import that nobody follows any more ends soon.
 
         Raises:
             UsageError: no configured source holds it, no origin for the tag, or what is there can't be a model.
             NotAllowed: the source isn't for the ref's namespace.
             P2PCacheError: the source, the disk or the origin failed.
         """
-        began = self._context.now()
+        began = said = self._context.now()
         job = self._follow(wish)
         try:
             while not job.ended.done():
                 await asyncio.wait([job.ended], timeout=PROGRESS_S)
+                now = self._context.now()
                 if (event := _progress(job)) is not None:
                     yield event
+                elif now - said >= WAITING_S and not job.ended.done():
+                    said = now
+                    yield {"event": "waiting", "for": job.source, "seconds": round(now - began, 1)}
             result = job.ended.result()
         finally:
             self._leave(wish, job)
@@ -141,7 +149,10 @@ class Imports:
         if job is None or job.cancelled.is_set():
             source, place = self.source_for(wish.url, wish.ref)
             self._pushes.need_origin()
-            job = Import(asyncio.get_running_loop().create_future())
+            url = redacted(source.settings.url)
+            job = Import(
+                asyncio.get_running_loop().create_future(), f"source {source.name} ({url})"
+            )
             self._running[wish] = job
             work = self._work(wish, job, source, place)
             self._context.tasks.spawn_contained(work, name=f"import-{source.name}")

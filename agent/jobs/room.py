@@ -34,17 +34,26 @@ _COMES = "it is what needs the room"
 _NO_WAY_BACK = "neither storage nor another node has it"
 
 
-def limits_of(settings: AgentSettings, store: Store) -> Limits:
-    """How full the cache may be.
+def check_marks(settings: AgentSettings) -> None:
+    """Refuse marks that are no shares, or of which the low one is above the high one.
 
     Raises:
-        UsageError: the settings make no sense.
+        UsageError: they are so.
     """
     if not 0 < settings.cache_low <= settings.cache_high <= 1:
         raise UsageError(
             f"cache_low is {settings.cache_low:g} and cache_high {settings.cache_high:g}: shares of the quota are "
             "above 0 and at most 1, and the low mark isn't above the high one"
         )
+
+
+def limits_of(settings: AgentSettings, store: Store) -> Limits:
+    """How full the cache may be.
+
+    Raises:
+        UsageError: the settings make no sense.
+    """
+    check_marks(settings)
     text = settings.cache_quota
     try:
         quota = parse_part(text, disk_bytes(store.root)) if text else 0

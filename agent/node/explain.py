@@ -42,13 +42,18 @@ class Explainer:
         """The running pull of a model, else the last one.
 
         Raises:
-            NotFound: this node never pulled it.
+            NotFound: this node never pulled it, or waits for what the name means.
         """
         digest = ref.digest or await self._digest(ref)
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
         models = await pools.STEPS.run(self._context.store.models)
+        if running is None and self._resolver.asks_for(ref):
+            trouble = f": {told}" if (told := self._resolver.storage_trouble) is not None else ""
+            raise NotFound(
+                f"{ref} waits for {self._resolver.asked} to say what the name means{trouble}"
+            )
         if running is None and found["last"] is None:
             raise NotFound(why_no_pull(ref, models))
         found["here"] = cached_part(str(found["digest"]), models)

@@ -10,8 +10,11 @@ from p2pcache.agent.settings import DOORS
 from p2pcache.core.pool.selector import checked_labels
 from p2pcache.core.protocol.address import tracker_urls
 from p2pcache.core.protocol.tokens import check_namespaces
+from p2pcache.core.units import parse_part
 from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.io.config import Loaded
+
+ANY_DISK = 1 << 60  # bytes: a share of it is something
 
 
 def check_forms(section: str, loaded: Loaded[Any], *, but: Collection[str] = ()) -> None:
@@ -34,7 +37,7 @@ def check_forms(section: str, loaded: Loaded[Any], *, but: Collection[str] = ())
         try:
             _CHECKS[field](value)
         except UsageError as error:
-            says = str(error).removeprefix(f"{field} ")
+            says = str(error).removeprefix(f"{field} ").removeprefix(f"{field}: ")
             raise UsageError(f"{loaded.sources[field]}: [{section}] {field}: {says}") from None
         except P2PCacheError:
             continue  # this machine may lack a mount or a profile; the form is right
@@ -73,6 +76,33 @@ def _engine_metrics(value: str) -> None:
     EngineMetrics(value, metric="", latency_s=1.0)
 
 
+def _quota(value: str) -> None:
+    parse_part(value, ANY_DISK)
+
+
+def _quotas(value: str) -> None:
+    from p2pcache.core.pool.namespace_quotas import parse_quotas
+
+    parse_quotas(value)
+
+
+def _sites(value: str) -> None:
+    from p2pcache.agent.far_sites.far_sites import parse_sites
+
+    parse_sites(value)
+
+
+def _required(value: str) -> None:
+    from p2pcache.agent.trust.required_signatures import parse_required
+
+    parse_required(value)
+
+
+def _one_at_least(value: int) -> None:
+    if value < 1:
+        raise UsageError("must be at least 1")
+
+
 def _advertise(value: str) -> None:
     from p2pcache.agent.node.location import advertised
 
@@ -105,4 +135,6 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     **{setting: partial(_place, setting) for setting in ("rack", "site", "node_name")},
     "labels": _labels, "client_namespaces": _namespaces, "congestion_control": _congestion,
     "agent": _agent, "governor_floor": _governor_floor, "engine_metrics": _engine_metrics,
+    "cache_quota": _quota, "namespace_quotas": _quotas, "torrent_sites": _sites, "require_signature": _required,
+    "leases_in_flight": _one_at_least, "neighbours": _one_at_least,
 }  # fmt: skip

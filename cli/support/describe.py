@@ -95,11 +95,17 @@ def model_state(model: dict[str, Any]) -> str:
         return "remote"
     if model["complete"]:
         return "complete"
+    share = model["bytes_done"] / max(1, model["bytes"])
     if model.get("partly_evicted"):
-        return f"remote, {model['bytes_done'] / max(1, model['bytes']):.1%} left"
+        return f"remote, {less_than_all(share)} left"
     if model.get("kept") == "part":
-        return f"part, {model['bytes_done'] / max(1, model['bytes']):.1%}"
-    return f"{model['bytes_done'] / max(1, model['bytes']):.0%}, incomplete"
+        return f"part, {less_than_all(share)}"
+    return f"{min(share, 0.99):.0%}, incomplete"
+
+
+def less_than_all(share: float) -> str:
+    """Say a share as a percentage: what isn't all is never 100 %, however little is missing."""
+    return f"{min(share, 0.999):.1%}"
 
 
 def format_ago(unix_s: float) -> str:

@@ -21,7 +21,13 @@ from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.config import redacted
 from p2pcache.io.deadline_thread import DeadlineThread
 from p2pcache.io.disk.cache_dir import user_name
-from p2pcache.io.disk.disk import FEW_INODES, MAKE_INODES, free_inodes
+from p2pcache.io.disk.disk import (
+    FEW_INODES,
+    MAKE_INODES,
+    MAKE_WRITABLE,
+    free_inodes,
+    is_read_only,
+)
 from p2pcache.io.host import host_facts, probe
 from p2pcache.io.http.client import read_token
 from p2pcache.io.http.own_addresses import is_wildcard
@@ -217,16 +223,19 @@ def _agent(node: Node) -> SeenAgent:
         return SeenAgent(diagnosis.no_agent(node.address))
     token = read_token(node.token_file)
     status, pid = probe.agent(node.address, token)
-    reasons = status.get("reasons")
     origin = status.get("origin")
     finding = diagnosis.agent(
         node.address, str(status.get("version", "?")), ours=__version__,
-        reasons=[str(r) for r in reasons] if isinstance(reasons, list) else [],
+        reasons=_texts(status.get("reasons")), warnings=_texts(status.get("warnings")),
         differs=_differs(node.settings, status),
         unreached=probe.unreached(node.address, token, str(status.get("node"))),
     )  # fmt: skip
     url = origin.get("url") if isinstance(origin, dict) else ""
     return SeenAgent(finding, str(url or ""), pid, running=True)
+
+
+def _texts(told: object) -> list[str]:
+    return [str(text) for text in told] if isinstance(told, list) else []
 
 
 def _differs(settings: AgentSettings, status: dict[str, Any]) -> tuple[str, ...]:
@@ -297,6 +306,8 @@ def _certificate(settings: AgentSettings) -> Finding:
 
 def _cache(cache: Path, *, agent_runs: bool) -> Finding:
     found = host_facts.folder(cache)
+    if found.exists and is_read_only(cache):
+        raise NotAllowed(f"the disk of {cache} is read-only; {MAKE_WRITABLE}")
     return diagnosis.cache(
         str(cache), exists=found.exists, mode=found.mode, owner=user_name(found.uid),
         writable=found.writable, agent_runs=agent_runs, closed=found.closed,

@@ -104,6 +104,10 @@ class Shared(Generic[T]):
     def __init__(self) -> None:
         self._running: dict[str, asyncio.Future[T]] = {}
 
+    def __contains__(self, key: str) -> bool:
+        """Whether this work is being done now."""
+        return key in self._running
+
     async def share(self, key: str, work: Callable[[], Awaitable[T]]) -> T:
         """The result (or error) of `work`, called by us or by a caller that is doing it now.
 

@@ -7,7 +7,7 @@ import click
 from p2pcache.cli.rows.tables import output_options, table
 from p2pcache.cli.support.client_options import Loaded, client_options
 from p2pcache.cli.support.connect import need_agent
-from p2pcache.cli.support.describe import format_ago
+from p2pcache.cli.support.describe import format_ago, less_than_all
 from p2pcache.cli.support.options import Command
 from p2pcache.cli.support.output import emit_document
 from p2pcache.cli.support.ref_argument import REF
@@ -37,7 +37,7 @@ def locate(ref: str, as_json: bool, wide: bool, loaded: Loaded) -> None:
     rows = [
         (
             n.get("node", "-"), n.get("name") or "-", n.get("address", "-"), n.get("rack") or "-",
-            n.get("site") or "-", "full" if n.get("complete") else f"{float(n.get('share', 0)):.1%}",
+            n.get("site") or "-", "full" if n.get("complete") else less_than_all(float(n.get("share", 0))),
             _why(n), format_ago(n.get("last_used") or 0.0),
         )
         for n in found.get("nodes", ())

@@ -77,7 +77,8 @@ def push(
 
     Hashes the files, uploads what the storage doesn't have yet, and moves the tag last, so that
     nobody ever sees half a model. Prints the model's digest ref on stdout. Links to regular files
-    are followed (a Hugging Face snapshot is made of them); other kinds of file are refused.
+    are followed (a Hugging Face snapshot is made of them); other kinds of file are refused, and
+    .git is left out, as is what "hf download" keeps in .cache/huggingface.
     Shards that an index names and that aren't there, parts of downloads and pointers of Git LFS
     are warned of, and refused with --strict. With --sha256 the same files have another digest.
     With no agent on this machine, or with --origin, it uploads straight to the storage.
@@ -94,6 +95,8 @@ def push(
     spelling, name = spelled(ref), as_written(ref)
     if not directory.strip():  # an unset variable; to Path it means the current directory
         raise UsageError("the directory is empty text; say '.' for this one")
+    if Path(ref).is_dir() and not Path(directory).exists():
+        raise UsageError(f"the directory comes first: p2pcache push {ref} {directory}")
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
     if certificate and not key:

@@ -75,7 +75,8 @@ def verify(
         if as_json:
             reporter.update(done)
     found = [f"{bad} bad (dropped)"] if bad else []
-    found += [f"{missing} missing"] if missing else []
+    # Whoever opened the model before may have found the bytes changed.
+    found += [f"{missing} missing (or changed on disk, and dropped before)"] if missing else []
     raise IntegrityError(
         f"{name}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"
     )

@@ -13,6 +13,7 @@ from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
 from p2pcache.io import config as settings_files
+from p2pcache.io.sources import is_kind, unknown_kind
 from p2pcache.io.sources.settings import VARIABLE, read_sources
 from p2pcache.tracker.settings import TrackerSettings
 
@@ -76,12 +77,19 @@ def check(config: str | None) -> None:
       p2pcache config check
       p2pcache config check --config ./new.toml && systemctl restart p2pcache-agent
     """
+    from p2pcache.agent.jobs.room import check_marks
+
     path = settings_files.find_file(config, os.environ)
     file = settings_files.read_file(path)
     settings_files.check_sections(file, SECTIONS)
-    read_sources(file, os.environ)
+    for source in read_sources(file, os.environ).values():
+        if not is_kind(source.url.partition("://")[0]):
+            raise unknown_kind(source.url)
     for name, kind in SECTIONS.items():
-        check_forms(name, settings_files.load(kind, name, file=file))
+        loaded = settings_files.load(kind, name, file=file)
+        check_forms(name, loaded)
+        if isinstance(loaded.settings, AgentSettings):
+            check_marks(loaded.settings)
     for variable in settings_files.unknown_variables(os.environ, SECTIONS):
         if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
             note(f"note: no setting reads the variable {clean(variable)}")

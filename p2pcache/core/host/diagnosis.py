@@ -292,7 +292,8 @@ def no_agent(address: str) -> Finding:
 
 
 def agent(
-    address: str, version: str, *, ours: str, reasons: Sequence[str], differs: Sequence[str], unreached: str
+    address: str, version: str, *, ours: str, reasons: Sequence[str], warnings: Sequence[str],
+    differs: Sequence[str], unreached: str,
 ) -> Finding:  # fmt: skip
     """The agent at the socket.
 
@@ -301,6 +302,7 @@ def agent(
         version: its release.
         ours: this command's release.
         reasons: why it isn't ready.
+        warnings: what it says itself that an operator should look at.
         differs: its settings that differ from the examined ones, in words.
         unreached: its address, if other nodes lately dialled it in vain.
     """
@@ -314,6 +316,8 @@ def agent(
             "address isn't its own, set --advertise"
         )
         return Finding("agent", "warn", measured, advice)
+    if warnings:
+        return Finding("agent", "warn", f"{measured}, ready, and it warns", "; ".join(warnings))
     if version != ours:
         advice = f"this command is {ours}; run: systemctl restart p2pcache-agent"
         return Finding("agent", "warn", measured, advice)

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NoSpace, P2PCacheError
+from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
-from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes
+from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes, is_read_only
 from p2pcache.io.disk.store_info import Usage
 
 # Larger files get their blocks at once. Of smaller ones only the sum is reserved; each is allocated when its
@@ -64,7 +64,9 @@ def usage(blobs: BlobPool) -> Usage:
     """Bytes of models on this disk, and what is free."""
     cached, free = blobs.cached_bytes(), free_bytes(blobs.root)
     inodes = free_inodes(blobs.root)
-    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs), inodes)
+    # The look may write, and a disk at rest is left alone until it has refused something.
+    read_only = isinstance(blobs.trouble, NotAllowed) and is_read_only(blobs.root)
+    return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs), inodes, read_only)
 
 
 def check(blobs: BlobPool, needed_bytes: int, min_free_bytes: int, quota_bytes: int = 0) -> None:

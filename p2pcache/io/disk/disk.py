@@ -37,6 +37,7 @@ TRIAL_BYTES = 32 << 20  # of a file: its space is taken first, to see what that 
 TRIAL_S = 0.002  # of processor time: extents take microseconds at any length, pages 8 ms
 USE_LOCKS = "use a local disk, or mount the share with locks (NFS with lockd, Lustre with -o flock)"
 FEW_INODES = 100  # a small model needs as many files
+MAKE_WRITABLE = "mount it writable (did its disk fail? `dmesg` says), or use another"
 MAKE_INODES = (
     "its disk may have room for bytes and can't hold more files (`df -i` shows it): remove files there, also with "
     "`p2pcache rm` or `p2pcache prune --all`, and try again"
@@ -61,9 +62,7 @@ def translate(error: OSError, what: str, where: Path | int | None = None) -> P2P
             f"{what}: {reason}; make room (`p2pcache rm` or `p2pcache prune --all`) and try again"
         )
     if error.errno == errno.EROFS:  # the kernel does that by itself to a disk that fails
-        return NotAllowed(
-            f"{what}: {reason}; mount it writable (did its disk fail? `dmesg` says), or use another"
-        )
+        return NotAllowed(f"{what}: {reason}; {MAKE_WRITABLE}")
     if error.errno in _NOT_ALLOWED:
         return NotAllowed(f"{what}: {reason}; check the owner and mode of this path")
     if error.errno == errno.ENOENT:
@@ -300,9 +299,13 @@ def is_read_only(where: Path) -> bool:
     False also if it is gone, which the caller's own error tells.
     """
     try:
-        return bool(os.statvfs(where).f_flag & os.ST_RDONLY)
-    except OSError:
-        return False
+        if os.statvfs(where).f_flag & os.ST_RDONLY:
+            return True
+        # From Linux 6.15 on a faulty ext4 is still called writable: only a write tells. This file has no name.
+        os.close(os.open(where, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        return error.errno == errno.EROFS
+    return False
 
 
 def free_inodes(where: Path | int) -> int | None:

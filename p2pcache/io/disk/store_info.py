@@ -89,6 +89,7 @@ class Usage(NamedTuple):
     promised_bytes: int = 0  # of running pulls, without blocks of the disk yet
     filled_bytes: int = 0  # what counts against the quota
     free_inodes: int | None = None  # None: the disk doesn't count them
+    read_only: bool = False  # looked at once the disk has refused something
 
 
 def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:

@@ -9,12 +9,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import NamedTuple
 
 from blake3 import blake3
 
 from p2pcache.errors import NotFound, P2PCacheError
 from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.base import ObjectInfo
 from p2pcache.io.origins.repo import ROOT
 from p2pcache.io.origins.retry import Retrying
 
@@ -24,7 +26,9 @@ FILE_BYTES = 64 << 20  # sent over and over: it lies in the page cache
 CONNECT_S = 5.0
 RANGE_BYTES = 16 << 20  # of one read of the storage: the largest chunk
 READERS = 8  # as the leases that one node works on at once
-OBJECTS = 64  # looked at to find the largest
+OBJECTS = (
+    10_000  # looked at to find a large one: blobs are listed by digest, and small ones are many
+)
 
 
 class OriginSpeed(NamedTuple):
@@ -53,7 +57,7 @@ def loopback_speed() -> float:
 
 
 def origin_speed(url: str) -> OriginSpeed:
-    """Read the largest of a storage's first blobs, over one connection and over several.
+    """Read a large blob of a storage, over one connection and over several.
 
     Raises:
         NotFound: there is nothing to read in it.
@@ -61,10 +65,7 @@ def origin_speed(url: str) -> OriginSpeed:
     """
     opened = open_origin(url)
     try:
-        found = (
-            info for _, info in zip(range(OBJECTS), opened.list(f"{ROOT}/blobs/"), strict=False)
-        )
-        largest = max(found, key=lambda info: info.size, default=None)
+        largest = _large_one(opened)
         if largest is None or not largest.size:
             raise NotFound(f"no model lies in {url}; push one, then measure")
         read = _reader(opened, largest.key, largest.size)
@@ -74,6 +75,17 @@ def origin_speed(url: str) -> OriginSpeed:
         return OriginSpeed(first_byte_s, _reading(read, 1), _reading(read, READERS))
     finally:
         opened.close()
+
+
+def _large_one(opened: Retrying) -> ObjectInfo | None:
+    """The first blob that fills a read, else the largest of the first `OBJECTS`."""
+    largest = None
+    for info in islice(opened.list(f"{ROOT}/blobs/"), OBJECTS):
+        if largest is None or info.size > largest.size:
+            largest = info
+        if info.size >= RANGE_BYTES:
+            break
+    return largest
 
 
 def _hashing(threads: int) -> float:

@@ -5,7 +5,6 @@ One client serves many threads. Only the standard library is imported: this is t
 """
 
 import http.client
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +12,7 @@ from urllib.parse import quote
 
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.byte_order_mark import without_mark
-from p2pcache.io.http.endpoint import Endpoint, Events
+from p2pcache.io.http.endpoint import Endpoint, Events, as_json
 from p2pcache.io.http.exchange import Json
 from p2pcache.io.http.patience import Say, silently
 
@@ -96,12 +95,12 @@ class AgentClient:
             ref: the model.
             replicas: on how many nodes of the cluster; 0: on the agent's own node.
         """
-        body = json.dumps({"ref": ref, "replicas": replicas}).encode()
+        body = as_json({"ref": ref, "replicas": replicas})
         return self._call("POST", "/v1/warm", body=body, wait_s=ANSWER_S)
 
     def cancel(self, ref: str) -> Json:
         """End a pull or a warm for all who wait for it."""
-        return self._call("POST", "/v1/cancel", body=json.dumps({"ref": ref}).encode())
+        return self._call("POST", "/v1/cancel", body=as_json({"ref": ref}))
 
     def load(self, ref: str, *, needed: bool) -> Events:
         """Events while a model arrives, `done` last; `needed`: fetch only the runs that `demand` names."""
@@ -109,7 +108,7 @@ class AgentClient:
 
     def demand(self, load: str, runs: list[tuple[int, int]], *, urgent: bool) -> None:
         """Name runs [start, end) that an attached load needs; `urgent`: before everything else."""
-        body = json.dumps({"load": load, "runs": runs, "urgent": urgent}).encode()
+        body = as_json({"load": load, "runs": runs, "urgent": urgent})
         self._call("POST", "/v1/demand", body=body)
 
     def verify(self, ref: str) -> Events:
@@ -126,7 +125,7 @@ class AgentClient:
 
     def linger(self, digest: str, seconds: float) -> bool:
         """Wait at most `seconds` until another node has all that this one has of a model; true if one has."""
-        body = json.dumps({"digest": digest, "seconds": seconds}).encode()
+        body = as_json({"digest": digest, "seconds": seconds})
         return bool(self._call("POST", "/v1/linger", body=body, wait_s=seconds).get("replicated"))
 
     def offer(self, manifest: bytes) -> Json:
@@ -147,7 +146,7 @@ class AgentClient:
 
     def store_signature(self, ref: str, digest: str, bundle: str) -> None:
         """Store a signature for a digest in a ref's namespace."""
-        body = json.dumps({"ref": ref, "digest": digest, "signature": bundle}).encode()
+        body = as_json({"ref": ref, "digest": digest, "signature": bundle})
         self._call("POST", "/v1/signatures", body=body)
 
     def remove(self, ref: str) -> Json:
@@ -156,7 +155,7 @@ class AgentClient:
 
     def prune(self, *, dry_run: bool, everything: bool) -> Json:
         """Remove untagged models; with `everything`, each model that is not in use."""
-        body = json.dumps({"dry_run": dry_run, "all": everything}).encode()
+        body = as_json({"dry_run": dry_run, "all": everything})
         return self._call("POST", "/v1/prune", body=body)
 
     def room(self) -> Json:
@@ -200,7 +199,7 @@ class AgentClient:
             "everywhere": everywhere,
             "nodes": nodes,
         }
-        body = json.dumps(wish).encode()
+        body = as_json(wish)
         return self._call("POST", "/v1/keeps", body=body, wait_s=ANSWER_S)
 
     def keep_off(self, ref: str) -> Json:
@@ -209,12 +208,12 @@ class AgentClient:
 
     def drain(self, node: str, *, undo: bool = False) -> Json:
         """Move what is kept on a node, by its name or id, to others; `undo`: end that."""
-        body = json.dumps({"node": node, "undo": undo}).encode()
+        body = as_json({"node": node, "undo": undo})
         return self._call("POST", "/v1/drain", body=body, wait_s=ANSWER_S)
 
     def pin(self, ref: str, name: str, for_s: float) -> Json:
         """Pin a model; `for_s`: 0: until `unpin`."""
-        body = json.dumps({"ref": ref, "name": name, "for_s": for_s}).encode()
+        body = as_json({"ref": ref, "name": name, "for_s": for_s})
         return self._call("POST", "/v1/pins", body=body)
 
     def pins(self) -> list[Json]:
@@ -228,12 +227,12 @@ class AgentClient:
 
     def end_holds(self, name: str) -> Json:
         """End the holds of a name."""
-        return self._call("POST", "/v1/release", body=json.dumps({"name": name}).encode())
+        return self._call("POST", "/v1/release", body=as_json({"name": name}))
 
     def evict(self, ref: str = "", *, to_bytes: int | None = None, dry_run: bool = False) -> Json:
         """Evict one model, or the least valuable ones until the cache has at most `to_bytes` (None: its low mark)."""
         body: Json = {"ref": ref, "to_bytes": to_bytes, "dry_run": dry_run}
-        return self._call("POST", "/v1/evict", body=json.dumps(body).encode(), wait_s=ANSWER_S)
+        return self._call("POST", "/v1/evict", body=as_json(body), wait_s=ANSWER_S)
 
     def pulls(self) -> list[Json]:
         """The pulls that run now."""

@@ -4,7 +4,8 @@ import http.client
 import json
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from typing import BinaryIO
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +22,26 @@ HOST_HEADER = "P2pcache-Host"
 """Our own host name: of a pod it is the pod's name, which an agent in another container can't find out itself."""
 
 Events = Generator[Json, None, None]
+
+
+def as_json(body: Json) -> bytes:
+    """A request's body. The errors are those of `_text`."""
+    with _text():
+        return json.dumps(body, ensure_ascii=False).encode()
+
+
+@contextmanager
+def _text() -> Iterator[None]:
+    """Name what is no text, such as bytes of a command line that aren't UTF-8.
+
+    Raises:
+        UsageError: there is such.
+    """
+    try:
+        yield
+    except UnicodeEncodeError as error:
+        begun = error.object[: error.end].rpartition('"')[2]
+        raise UsageError(f"{begun!a} isn't UTF-8") from None
 
 
 class Endpoint:
@@ -52,7 +73,8 @@ class Endpoint:
         self, method: str, path: str, *, query: dict[str, str] | None, body: bytes, answer_s: float
     ) -> Json:
         """One JSON object for a request."""
-        target = f"{path}?{urlencode(query)}" if query else path
+        with _text():
+            target = f"{path}?{urlencode(query)}" if query else path
         retry = _BusyRetry(RETRY_S, self._say)
         while True:
             try:
@@ -71,7 +93,7 @@ class Endpoint:
         retry = _BusyRetry(STREAM_RETRY_S, self._say)
         while True:
             try:
-                yield from self._events(path, json.dumps(body).encode())
+                yield from self._events(path, as_json(body))
                 return
             except Busy as error:  # always before the first event
                 retry.wait_while_busy(error)

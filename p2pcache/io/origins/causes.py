@@ -188,6 +188,8 @@ def _reason(found: list[BaseException]) -> str:
         if isinstance(one, socket.gaierror):
             return f"its name can't be resolved ({one_line(one.strerror)})"
         if isinstance(one, ssl.SSLError):
+            if one.reason == "WRONG_VERSION_NUMBER":
+                return "it doesn't speak TLS, perhaps plain HTTP (http://)"
             return f"TLS failed ({one.reason or type(one).__name__})"
         if isinstance(one, OSError) and one.errno:
             return os.strerror(one.errno)

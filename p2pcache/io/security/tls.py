@@ -254,12 +254,22 @@ def check_role(certificate: Any, role: Role) -> Member:
 
 
 _CLOCK_CODES = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED
+_ISSUER_CODES = (
+    18,
+    19,
+    20,
+    21,
+)  # and those of a certificate, or a chain, whose end isn't among our CAs
 
 
 def explain(error: BaseException) -> str:
     """One line about a failed TLS connection, for people."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        advice = "; look at the clocks of both" if error.verify_code in _CLOCK_CODES else ""
+        advice = ""
+        if error.verify_code in _CLOCK_CODES:
+            advice = "; look at the clocks of both"
+        elif error.verify_code in _ISSUER_CODES:
+            advice = "; tls_ca here must hold the CA that signed it"
         return f"its certificate is not good: {error.verify_message}{advice}"
     reason = str(getattr(error, "reason", None) or "")
     for ending, text in _REASONS.items():

@@ -64,6 +64,7 @@ def sign(digest: str, sha256: Mapping[str, bytes], signer: Signer | Keyless) -> 
 
     Raises:
         UsageError: the library isn't here, the key or token can't be used, or the model has too many files.
+        NotFound, NotAllowed: the key can't be read.
         Unreachable: the Sigstore doesn't answer.
     """
     with _library(_cant(signer), UsageError):
@@ -86,6 +87,7 @@ def _signing_by(signer: Signer | Keyless) -> Any:
         _check_trust(signer.trust_config)
         token = signer.token()
         return how.use_sigstore_signer(identity_token=token, trust_config=signer.trust_config)
+    _check_key(signer.key)
     if signer.certificate is None:
         return how.use_elliptic_key_signer(private_key=signer.key)
     return how.use_certificate_signer(
@@ -93,6 +95,21 @@ def _signing_by(signer: Signer | Keyless) -> Any:
         signing_certificate=signer.certificate,
         certificate_chain=signer.chain,
     )
+
+
+def _check_key(path: Path) -> None:
+    """Refuse a private key of another kind, which the library meets with an error of its code.
+
+    Raises:
+        UsageError: it isn't on an elliptic curve.
+        NotFound, NotAllowed: it can't be read.
+    """
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    key = load_pem_private_key(read_file(path, f"key file {path}", MAX_KEY_BYTES), None)
+    if not isinstance(key, EllipticCurvePrivateKey):
+        raise UsageError(f"can't sign with {path}: it isn't on the curve P-256, P-384 or P-521")
 
 
 def _cant(signer: Signer | Keyless) -> str:

@@ -11,12 +11,24 @@ from p2pcache.errors import UsageError
 from p2pcache.io.sources.base import SourceFile, SourceReader
 from p2pcache.io.sources.settings import SourceSettings
 
-__all__ = ["SourceFile", "SourceReader", "SourceSettings", "open_reader"]
+__all__ = ["SourceFile", "SourceReader", "SourceSettings", "is_kind", "open_reader", "unknown_kind"]
 
+_KINDS = ("file", "s3", "gs", "az", "http", "https", "hf", "oci", "oci-layout")
 _SHAPES = (
     "file:///ABSOLUTE/DIRECTORY, s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], az://CONTAINER[/PREFIX], "
     "https://HOST[/PATH], hf://[OWNER], oci://HOST[/PART], oci-layout:///ABSOLUTE/DIRECTORY"
 )
+
+
+def is_kind(scheme: str) -> bool:
+    """Whether sources of this scheme are read here."""
+    return scheme in _KINDS
+
+
+def unknown_kind(url: str) -> UsageError:
+    """The error for a URL whose scheme no source has."""
+    shown = re.sub(r"//[^/@]*@", "//", url)
+    return UsageError(f"no source of this kind: {shown!a}; expected one of {_SHAPES}")
 
 
 def open_reader(settings: SourceSettings) -> SourceReader:
@@ -60,5 +72,4 @@ def open_reader(settings: SourceSettings) -> SourceReader:
         from p2pcache.io.sources.oci.layout import LayoutReader
 
         return LayoutReader(settings.url)
-    shown = re.sub(r"//[^/@]*@", "//", settings.url)
-    raise UsageError(f"no source of this kind: {shown!r}; expected one of {_SHAPES}")
+    raise unknown_kind(settings.url)

@@ -8,7 +8,7 @@ from p2pcache.io.config import redacted
 from p2pcache.io.origins.base import Body, OriginSettings
 from p2pcache.io.origins.causes import one_line
 from p2pcache.io.origins.retry import Attempts, ResumingBody, RetryPolicy, never
-from p2pcache.io.sources import open_reader
+from p2pcache.io.sources import is_kind, open_reader, unknown_kind
 from p2pcache.io.sources.base import NoRanges, SourceFile, SourceReader, checked
 from p2pcache.io.sources.settings import SourceSettings
 
@@ -106,15 +106,19 @@ def place_in(url: str, source_url: str) -> str | None:
     return url[len(base) + 1 :].strip("/") if url.startswith(f"{base}/") else None
 
 
-def _unheld(url: str) -> str:
+def _unheld(url: str) -> UsageError:
     """Why a URL can't be imported that lies in no source, and what would change that."""
     named = url.partition("?")[0]  # what is behind may be a signature
     scheme, mark, rest = named.partition("://")
     if not mark:
-        return f"not a URL: {one_line(named)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
+        return UsageError(
+            f"not a URL: {one_line(named)!a}; a directory of this machine becomes a model by `p2pcache push DIR REF`"
+        )
+    if not is_kind(scheme):
+        return unknown_kind(redacted(one_line(named)))
     site = rest.partition("/")[0].rpartition("@")[2]
     root = "hf://" if scheme == "hf" else f"{scheme}://{site}" if site else "file:///DIR"
-    return (
+    return UsageError(
         f"no configured source holds {redacted(named)}; where the reading is done (by the agent, if one is here), put "
         f'url = "{one_line(root)}" below [sources.NAME] in the settings file, or set P2PCACHE_SOURCES=NAME='
         f"{one_line(root)}"
@@ -158,7 +162,7 @@ class Sources:
             ):
                 best = source, place
         if best is None:
-            raise UsageError(_unheld(url))
+            raise _unheld(url)
         return best
 
     def close(self) -> None:

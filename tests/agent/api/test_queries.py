@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import errno
 import functools
+import os
 import random
 import threading
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from p2pcache.core.host.kubernetes_labels import label_key
 from p2pcache.errors import Unreachable
 from p2pcache.ids import Ref
+from p2pcache.io.blobs import reservation
+from p2pcache.io.disk.disk import Disk
 from tests.agent.kit import agent, client, make_model, pull, push
 from tests.io.models.store_kit import small_file_system
 from tests.tracker.kit import get, tracker
@@ -129,6 +133,37 @@ async def test_a_disk_without_inodes_is_a_warning_of_status_and_of_probes(tmp_pa
         assert "df -i" in warning
     assert refused["code"] == 5, refused
     assert "inodes" in refused["message"]
+
+
+async def test_a_read_only_disk_is_a_warning_of_status_and_of_probes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel makes a faulty disk so; the agent called itself ready and said nothing."""
+    origin = tmp_path / "origin"
+    push(origin, make_model(tmp_path / "model", FILES), "team/m:v1")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
+        monkeypatch.setattr(reservation, "is_read_only", lambda _: True)
+        async with session.get("/readyz") as answer:
+            assert (await answer.json())["warnings"] == [], "a disk at rest isn't tried"
+        with monkeypatch.context() as patch:
+            for step in ("open_write", "allocate"):
+                patch.setattr(Disk, step, refuse)
+            assert (await pull(app, "team/m:v1"))["code"] == 4
+        async with session.get("/v1/status") as answer:
+            told = await answer.json()
+        async with session.get("/readyz") as answer:
+            probed = await answer.json()
+            assert answer.status == 200, "it serves what it has"
+        monkeypatch.setattr(reservation, "is_read_only", lambda _: False)
+        async with session.get("/v1/status") as answer:
+            assert (await answer.json())["warnings"] == []
+    for warnings in (told["warnings"], probed["warnings"]):
+        (warning,) = warnings
+        assert "is read-only; mount it writable" in warning
 
 
 async def test_a_full_disk_is_a_warning_of_status_and_of_probes(tmp_path: Path) -> None:

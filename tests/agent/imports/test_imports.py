@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from p2pcache.agent.imports import imports
 from p2pcache.core.format.manifest import digest_of, encode
 from p2pcache.core.format.source_record import CHANGED
 from p2pcache.ids import Ref
@@ -162,6 +164,8 @@ async def test_only_configured_sources_and_namespaces(tmp_path: Path) -> None:
             refused = (await taken(app, url, ref))[-1]
             assert refused["code"] == code, refused
         assert (await taken(app, f"{sources['lake'].url}/m", exclude=["link"]))[-1]["code"] == 2
+        refused = (await taken(app, "ftp://host/m"))[-1]
+        assert "expected one of file://" in refused["message"], "no setting would help"
     assert not list(OriginRepo(open_origin(origin)).refs("team"))
 
 
@@ -267,6 +271,25 @@ async def test_an_agent_that_stops_ends_its_imports(tmp_path: Path) -> None:
             await until(
                 lambda: not any(one.name.startswith("import_") for one in threading.enumerate())
             )
+
+
+async def test_an_import_says_that_it_waits_for_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It said nothing, and the command told of an agent that doesn't answer."""
+    monkeypatch.setattr(imports, "WAITING_S", 0.3)
+    sources, listed = lake(tmp_path), imports._listed
+
+    def slowly(*args: Any) -> Any:
+        time.sleep(1)
+        return listed(*args)
+
+    monkeypatch.setattr(imports, "_listed", slowly)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri(), sources=sources) as app:
+        told = await taken(app, f"{sources['lake'].url}/m")
+    assert told[0]["event"] == "waiting"
+    assert told[0]["for"] == f"source lake ({sources['lake'].url})"
+    assert told[-1]["event"] == "done"
 
 
 async def test_an_import_whose_source_does_not_answer_hears_that_the_agent_stops(

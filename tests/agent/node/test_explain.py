@@ -3,6 +3,7 @@
 import asyncio
 import random
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,28 @@ async def test_explain_shows_what_a_running_pull_waits_for(tmp_path: Path, origi
             (done,) = await pulling
             assert done["report"]["peers"] == [{"node": f"{a.node:016x}", "bytes": SIZE}]
             assert done["report"]["waited"]["peers"] > 0.5
+
+
+async def test_explain_says_that_a_pull_waits_for_what_its_name_means(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It knew nothing of a pull, and advised to begin it, while storage was silent."""
+    back = threading.Event()
+    read = OriginRepo.get_tag
+    monkeypatch.setattr(OriginRepo, "get_tag", lambda *args: (back.wait(30), read(*args))[1])
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        pulling = asyncio.gather(pull(app, "team/m:v1"))
+        try:
+            async with asyncio.timeout(10):
+                while not app.resolver.asks_for(Ref.parse("team/m:v1")):
+                    await asyncio.sleep(0.01)
+            status, told = await explain(app)
+        finally:
+            back.set()
+        assert status == 404
+        assert told["message"].startswith("team/m:v1 waits for storage file://")
+        assert (await pulling)[0]["event"] == "done"
+        assert (await explain(app))[0] == 200
 
 
 async def test_explain_tells_of_the_last_pull_of_a_tag_that_moved(

@@ -5,13 +5,14 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from p2pcache.agent.settings import AgentSettings
 from p2pcache.cli.support import doctor_facts
-from p2pcache.errors import Unreachable
+from p2pcache.errors import NotAllowed, Unreachable
 from p2pcache.io.host import probe
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
@@ -78,3 +79,11 @@ def test_the_names_of_all_trackers_are_looked_up_at_once(monkeypatch: pytest.Mon
     found = doctor_facts._trackers(AgentSettings(tracker=",".join(urls))).findings
     assert not all_ask.broken
     assert [line.measured for line in found] == [f"{url}: away" for url in urls]
+
+
+def test_a_cache_on_a_read_only_disk_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It was called fine: owner and mode are, and a faulty ext4 calls itself writable."""
+    monkeypatch.setattr(doctor_facts, "is_read_only", lambda _: True)
+    with pytest.raises(NotAllowed, match="is read-only; mount it writable"):
+        doctor_facts._cache(tmp_path, agent_runs=True)
+    assert doctor_facts._cache(tmp_path / "later", agent_runs=True).level == "ok"

@@ -14,7 +14,8 @@ CACHE = partial(d.cache, "/c", exists=True, mode=0o755, owner="me", writable=Tru
                 closed="")  # fmt: skip
 NET = partial(d.network, interface="eth0", advertised="10.0.0.5:7401", host="10.0.0.5",
               loopback=False, speed_mbit=25000, mtu=1500, up=True, source="10.0.0.5")  # fmt: skip
-AGENT = partial(d.agent, "unix:///s", version="1", ours="1", reasons=(), differs=(), unreached="")
+AGENT = partial(d.agent, "unix:///s", version="1", ours="1", reasons=(), warnings=(), differs=(),
+                unreached="")  # fmt: skip
 GB = 10**9
 T = "http://t:7400"
 
@@ -71,6 +72,7 @@ BAD: list[tuple[d.Finding, str, int, str]] = [
     (AGENT(reasons=("no tracker",)), "warn", 0, "no tracker"),
     (AGENT(ours="2"), "warn", 0, "restart"),
     (AGENT(differs=("cache /b",)), "warn", 0, "--config"),
+    (AGENT(warnings=["storage refuses our key"]), "warn", 0, "storage refuses our key"),
     (AGENT(unreached="h:7401"), "warn", 0, "reaches it at h:7401"),
     (AGENT(unreached="h:7401"), "warn", 0, "--advertise"),
     (d.disk("/c", "nfs4", GB, GB), "warn", 0, "local disk"),

@@ -20,6 +20,21 @@ def test_a_disk_that_became_read_only_is_no_matter_of_owner_and_mode() -> None:
     assert "owner" not in said
 
 
+def test_a_disk_that_calls_itself_writable_and_refuses_writes_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From Linux 6.15 on ext4 remounts no more when it finds itself faulty: `statvfs` tells nothing."""
+    assert not disk_module.is_read_only(tmp_path)
+    assert not list(tmp_path.iterdir()), "the look leaves nothing"
+    assert not disk_module.is_read_only(tmp_path / "gone")
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert disk_module.is_read_only(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("number", "kind"),
     [(errno.ENOSPC, NoSpace), (errno.EDQUOT, NoSpace), (errno.EACCES, NotAllowed),

@@ -28,6 +28,16 @@ def test_a_query_is_quoted(agent: fakes.FakeAgent) -> None:
     assert agent.seen[0][1] == "/v1/model?ref=a%2Fb%3Ac%40blake3%3A00"
 
 
+def test_what_is_no_text_is_named(agent: fakes.FakeAgent) -> None:
+    """It reached the agent as half of a character, and only that was told."""
+    url = b"file:///models/\xff".decode(errors="surrogateescape")
+    with pytest.raises(UsageError, match=r"models/\\udcff.* isn't UTF-8"):
+        list(AgentClient(agent.address).import_model(url, "a:b"))
+    with pytest.raises(UsageError, match=r"models/\\udcff.* isn't UTF-8"):
+        AgentClient(agent.address).unpin("a:b", url)
+    assert not agent.seen
+
+
 def test_errors_keep_their_class_and_message(agent: fakes.FakeAgent) -> None:
     agent.document("DELETE /v1/model", {"code": 10, "message": "being pulled"}, status=409)
     with pytest.raises(Conflict, match=r"^being pulled$"):

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.errors import NotAllowed, OriginUnavailable, UsageError
 from p2pcache.io.origins import open_origin
-from tests.io.origins.s3.stub import ABSENT, AT_ONCE_S, PATIENT, stub
+from tests.io.origins.s3.stub import ABSENT, AT_ONCE_S, PATIENT, QUICK, stub
 
 
 def test_a_missing_token_file_is_named(clean_env: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -85,3 +85,10 @@ def test_a_wrong_certificate_is_a_refusal(
         with pytest.raises(NotAllowed, match=says):
             open_origin("s3://models", PATIENT).get("x", limit=1)
         assert time.monotonic() - began < AT_ONCE_S
+
+
+def test_a_server_without_tls_is_called_so(keys: pytest.MonkeyPatch) -> None:
+    with stub({"GET": ABSENT}) as (endpoint, _):
+        keys.setenv("AWS_ENDPOINT_URL", endpoint.replace("http://", "https://"))
+        with pytest.raises(OriginUnavailable, match=r"it doesn't speak TLS, perhaps plain HTTP"):
+            open_origin("s3://models", QUICK).get("x", limit=1)

@@ -6,6 +6,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.io.signatures.library import Keys, Signer, sha256_of, sign
@@ -98,8 +100,20 @@ def test_what_cant_be_used_is_said_at_once(tmp_path: Path) -> None:
         Keys([tmp_path / "none"])
     with pytest.raises(UsageError, match="neither a public key"):
         Keys([private])
-    with pytest.raises(UsageError, match="can't sign with"):
+    with pytest.raises(NotFound, match="no key file"):
         sign(DIGEST, HASHES, Signer(tmp_path / "none"))
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(UsageError, match=r"can't sign with .*text: "):
+        sign(DIGEST, HASHES, Signer(tmp_path / "text"))
     many = {f"model-{number:06}.safetensors": bytes(32) for number in range(4000)}
     with pytest.raises(UsageError, match="too many files"):
         sign(DIGEST, many, Signer(private))
+
+
+def test_a_key_on_no_curve_is_called_so(tmp_path: Path) -> None:
+    """The library ends in an error of its code, which was the whole message."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    pem = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+    (tmp_path / "rsa").write_bytes(key.private_bytes(*pem, serialization.NoEncryption()))
+    with pytest.raises(UsageError, match=r"rsa: it isn't on the curve P-256, P-384 or P-521"):
+        sign(DIGEST, HASHES, Signer(tmp_path / "rsa"))

@@ -38,6 +38,18 @@ def test_ls_is_a_table(agent: FakeAgent, run: Run) -> None:
     assert lines[4].split()[:2] == ["-", "-"]
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [({}, "99%, incomplete"), ({"partly_evicted": True}, "remote, 99.9% left"), ({"kept": "part"}, "part, 99.9%")],
+)  # fmt: skip
+def test_what_is_not_all_is_never_100_percent(
+    agent: FakeAgent, run: Run, more: dict[str, object], says: str
+) -> None:
+    row = {**LLAMA, "bytes": 100_000, "bytes_done": 99_999, "complete": False, **more}
+    agent.document("GET /v1/models", {"models": [row]})
+    assert says in run("ls", "--agent", agent.address).stdout
+
+
 def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: Run) -> None:
     agent.document("GET /v1/models", {"models": [LLAMA | {"refs": ["team/llama:v3", "chat:prod"]}]})
     lines = run("ls", "--agent", agent.address).stdout.splitlines()

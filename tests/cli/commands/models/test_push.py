@@ -82,6 +82,16 @@ def test_an_unset_variable_does_not_push_the_directory_we_are_in(run: Run) -> No
     assert "'.'" in str(result.exception)
 
 
+def test_a_ref_before_its_directory_is_told(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ref was told as a directory that isn't there."""
+    monkeypatch.chdir(model.parent)
+    said = run("push", "team/m:v1", "model").exception
+    assert isinstance(said, UsageError)
+    assert str(said) == "the directory comes first: p2pcache push model team/m:v1"
+
+
 def test_through_the_agent(agent: FakeAgent, run: Run, model: Path) -> None:
     blobs = receiving(agent)
     result = run("push", model, "team/m:v1", "--agent", agent.address)

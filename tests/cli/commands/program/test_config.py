@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 
 import msgspec
@@ -82,6 +83,12 @@ def test_check_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
         ("[agent]\ngovernor_floor = 2", "[agent] governor_floor: is a share of full speed"),
         ("[agent]\ngovernor_floor = 0", "[agent] governor_floor: is a share of full speed"),
         ('[agent]\nengine_metrics = "ftp://x"', "[agent] engine_metrics: ftp://x: not a URL"),
+        ('[agent]\ncache_quota = "lots"', "[agent] cache_quota: not a size: 'lots'"),
+        ('[agent]\ncache_quota = "120%"', "[agent] cache_quota: not a share: '120%'"),
+        ('[agent]\ntorrent_sites = "x"', "[agent] torrent_sites: 'x' isn't NAMESPACE=HOST:PORT"),
+        ('[agent]\nrequire_signature = "x"', "[agent] require_signature: expected NAMESPACE=FILE"),
+        ('[tracker]\nnamespace_quotas = ["a=1XB"]', "[tracker] namespace_quotas: 'a=1XB': not a"),
+        ("[tracker]\nneighbours = 0", "[tracker] neighbours: must be at least 1"),
     ],
 )
 def test_check_finds_what_a_daemon_would_refuse(
@@ -92,6 +99,23 @@ def test_check_finds_what_a_daemon_would_refuse(
     bad = run("config", "check", "--config", file)
     assert isinstance(bad.exception, UsageError)
     assert str(bad.exception).startswith(f"{file}: {says}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[agent]\ncache_high = 0.5", r"^cache_low is 0.7 and cache_high 0.5: "),
+        ('[sources.x]\nurl = "ftp://x"', r"^no source of this kind: 'ftp://x'; expected one of"),
+    ],
+)
+def test_check_finds_what_several_settings_make_and_sources_that_none_reads(
+    run: Run, tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text + "\n")
+    bad = run("config", "check", "--config", file).exception
+    assert isinstance(bad, UsageError)
+    assert re.search(says, str(bad))
 
 
 def test_check_does_not_ask_for_what_only_the_daemon_s_machine_has(
