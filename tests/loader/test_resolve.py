@@ -1,5 +1,6 @@
 """From names to sources: a name that can't be is refused with advice."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,22 @@ def test_a_model_that_is_evicted_before_it_is_open_comes_back(
         monkeypatch.setattr("p2pcache.loader.resolve.DirectorySource", evicted_meanwhile)
         assert p2pcache.load("team/m:v1", agent=agent)["b"].tolist() == [1, 1, 1]
     assert calls
+
+
+@pytest.mark.parametrize("length", [300, 1000])
+def test_a_file_whose_length_was_changed_is_mended_under_the_load(
+    tmp_path: Path, folder: Path, length: int
+) -> None:
+    (tmp_path / "origin").mkdir()
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
+        for blob in (tmp_path / "cache/blobs").iterdir():
+            blob.chmod(0o600)
+            os.truncate(blob, length)
+        found = p2pcache.load("team/m:v1", agent=f"unix://{socket}")
+        assert found["w"].flatten().tolist() == list(range(120))
+        tree = p2pcache.snapshot("team/m:v1", agent=f"unix://{socket}")
+        assert (tree / "m.safetensors").read_bytes() == (folder / "m.safetensors").read_bytes()
 
 
 def test_what_an_agent_refuses_is_not_loaded_by_name(
