@@ -93,6 +93,10 @@ ELSEWHERE = {
     "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config", "snapshots": "ls",
     "members": "nodes", "peers": "nodes", "health": "status", "clean": "prune", "du": "df",
 }  # fmt: skip
+# The same for options of `pull`.
+OPTIONS_ELSEWHERE = {
+    "--local-dir": "--to", "--output": "--to", "--dest": "--to", "--revision": "NAME:REVISION",
+}  # fmt: skip
 _TITLES = {
     "models": "Models",
     "cache": "What stays here",
@@ -269,6 +273,9 @@ def _interrupt(number: int, _frame: FrameType | None) -> None:
 def _usage_message(error: click.UsageError) -> str:
     command = error.ctx.command_path if error.ctx else "p2pcache"
     said = error.format_message().rstrip(".").replace("a valid integer range", "a whole number")
+    if isinstance(error, click.NoSuchOption) and command.endswith(" pull"):
+        meant = OPTIONS_ELSEWHERE.get(error.option_name)
+        said = f"{error.message.rstrip('.')} (did you mean {meant!r}?)" if meant else said
     return f"{said}; see '{command} --help'"
 
 

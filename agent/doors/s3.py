@@ -32,9 +32,13 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # A model's files never change, so one date for all is right, and `aws s3 sync` copies nothing twice.
 MODIFIED = datetime(2020, 1, 1, tzinfo=UTC)
-# Questions about a bucket that aren't a listing.
-_ASPECTS = {"acl", "cors", "encryption", "lifecycle", "logging", "notification", "object-lock", "policy", "replication",
-            "requestPayment", "tagging", "uploads", "versioning", "versions", "website"}  # fmt: skip
+# Questions about a bucket or an object that are neither a listing nor a read.
+_ASPECTS = {
+    "accelerate", "acl", "analytics", "cors", "encryption", "intelligent-tiering", "inventory", "legal-hold",
+    "lifecycle", "logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus",
+    "publicAccessBlock", "replication", "requestPayment", "retention", "tagging", "torrent", "uploadId", "uploads",
+    "versioning", "versions", "website",
+}  # fmt: skip
 _KEY = re.compile(r"([^/]+)/([^/]+)/(.*)", re.DOTALL)
 _MODIFIED_XML = MODIFIED.strftime("%Y-%m-%dT%H:%M:%S.000Z")
 
@@ -82,6 +86,8 @@ class S3Door:
         if not name:
             return await self.get_buckets(request)
         bucket = _checked(request, name)
+        if _ASPECTS & request.query.keys():
+            return answers.error("NotImplemented", "this door lists objects, and reads them", 501)
         if not key:
             return await self.get_bucket(request, bucket)
         return await self.get_object(request, bucket, key)
@@ -108,8 +114,6 @@ class S3Door:
             return web.Response(headers={"x-amz-bucket-region": "us-east-1"})
         if "location" in request.query:
             return answers.xml("LocationConstraint", "")
-        if _ASPECTS & request.query.keys():
-            return answers.error("NotImplemented", "this door lists objects, and reads them", 501)
         asked = _question(bucket, request)
         place = _place(bucket, asked.prefix)
         if place is None:

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,13 @@ from p2pcache.io.files.push_upload import Indexed, Sending, indexed
 from p2pcache.io.http.client import AgentClient
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.loader.format.dtypes import import_numpy
+from p2pcache.loader.format.header import shown
 from p2pcache.loader.memory.tensors import framework_of
 from p2pcache.loader.resolve import connect, model_name
 
 _WEIGHTS = "model.safetensors"  # the name that engines look for
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust says it
 
 
 def push(
@@ -115,24 +119,58 @@ def save_file(
 
     Raises:
         UsageError: tensors of several kinds or that share memory, or safetensors is missing.
-        P2PCacheError: as `push`.
+        NoSpace, P2PCacheError: of TMPDIR; as `push`.
     """
     Ref.parse(ref)  # before anything is written
-    kinds = {framework_of(tensor) for tensor in tensors.values()}
-    if kinds not in ({"pt"}, {"np"}):
-        raise UsageError("save_file takes a dict of torch tensors, or one of numpy arrays")
+    kind, values = _savable(tensors)
+    texts = dict(metadata or {})
+    wrong = [key for key, text in texts.items() if not isinstance(key, str) or not isinstance(text, str)]  # fmt: skip
+    if wrong:
+        raise UsageError(f"metadata {shown(wrong[0])}: names and values are text")
+    with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
+        with disk_errors(f"temporary file in {folder}"):
+            _write(kind, values, Path(folder) / _WEIGHTS, texts)
+        return push(folder, ref, force=force, agent=agent)
+
+
+def _savable(tensors: object) -> tuple[str, dict[str, Any]]:
+    """The library's module for these tensors, and the tensors as that takes them.
+
+    It writes the memory that a view begins at, in its order, so views become what they show.
+
+    Raises:
+        UsageError: they are none.
+    """
+    known = "save_file takes a dict of torch tensors, or one of numpy arrays"
+    if not isinstance(tensors, Mapping):
+        raise UsageError(f"{known}; of a module give its state_dict()")
+    if not all(isinstance(name, str) for name in tensors):
+        raise UsageError("names of tensors are text")
     try:
-        library = importlib.import_module(f"safetensors.{'torch' if kinds == {'pt'} else 'numpy'}")
+        kinds = {framework_of(tensor) for tensor in tensors.values()}
+    except UsageError:
+        raise UsageError(known) from None
+    if kinds == {"pt"}:
+        return "torch", {name: one.resolve_conj().resolve_neg() for name, one in tensors.items()}
+    if kinds == {"np"}:
+        np = import_numpy()
+        return "numpy", {name: np.asarray(one, order="C") for name, one in tensors.items()}
+    raise UsageError(known)
+
+
+def _write(kind: str, values: dict[str, Any], path: Path, metadata: dict[str, str]) -> None:
+    try:
+        library = importlib.import_module(f"safetensors.{kind}")
+        refusal: type[Exception] = importlib.import_module("safetensors").SafetensorError
     except ImportError:
         raise UsageError("safetensors is not installed; pip install safetensors") from None
-    with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
-        path = Path(folder) / _WEIGHTS
-        try:
-            with disk_errors(f"temporary file in {folder}"):
-                library.save_file(dict(tensors), path, metadata=dict(metadata or {}) or None)
-        except (RuntimeError, ValueError) as error:  # shared memory, a sparse tensor
-            why = " ".join(str(error).split())
-            raise UsageError(
-                f"these tensors can't be saved; of those that share memory (tied weights) give one: {why}"
-            ) from error
-        return push(folder, ref, force=force, agent=agent)
+    try:
+        library.save_file(values, path, metadata=metadata or None)
+    except KeyError as error:
+        raise UsageError(f"safetensors has no dtype {error}") from error
+    except (RuntimeError, ValueError, TypeError, refusal) as error:
+        why = " ".join(str(error).split())
+        if number := _OS_ERROR.search(why):
+            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+        tied = "of tensors that share memory (tied weights) give one; " if "share" in why else ""
+        raise UsageError(f"these tensors can't be saved: {tied}{why}") from error

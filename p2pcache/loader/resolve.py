@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
-from p2pcache.errors import NoAgent, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import Conflict, NoAgent, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 # The operators' socket, then the clients' socket, which containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
+OPENINGS = 3  # of a complete model that goes each time before its files are open
 
 
 def open_source(
@@ -56,10 +57,7 @@ def open_source(
     try:
         ref = Ref.parse(text)
         try:
-            source = AgentSource.attach(
-                here.client, ref, needed=fetch == "needed", origin=here.origin,
-                models_dir=here.models_dir, deadline=deadline,
-            )  # fmt: skip
+            return _open_ref(here, ref, fetch, deadline)
         except NoAgent as error:
             return DirectorySource(_last_known(here, ref, error), str(ref))
     except (UsageError, NoAgent) as error:
@@ -67,10 +65,6 @@ def open_source(
             raise
         # It may as well be the misspelt name of a directory.
         raise type(error)(f"{error}; nor is there a directory {text[:100]!r}") from error
-    if source.tree is None:
-        return source
-    source.close()  # the model is complete here
-    return DirectorySource(source.tree, source.name)
 
 
 def model_name(ref_or_dir: str | os.PathLike[str]) -> str:
@@ -139,6 +133,38 @@ def connect(agent: str | None) -> NodeAgent:
         client, Path(models_dir) if models_dir else None, setting("origin"),
         setting("compile_cache_namespaces"), str(cache_dir or config.CACHE_DIR),
     )  # fmt: skip
+
+
+def _open_ref(here: NodeAgent, ref: Ref, fetch: Fetch, deadline: Deadline | None) -> Source:
+    """The model that a ref means to its agent; one that is complete here with its files open.
+
+    Raises:
+        Conflict: it goes again and again before its files are open.
+        NotFound, P2PCacheError: the agent's own error.
+    """
+    for _ in range(OPENINGS - 1):
+        with contextlib.suppress(Conflict):  # who asks again brings it back
+            return _open_now(here, ref, fetch, deadline)
+    return _open_now(here, ref, fetch, deadline)
+
+
+def _open_now(here: NodeAgent, ref: Ref, fetch: Fetch, deadline: Deadline | None) -> Source:
+    source = AgentSource.attach(
+        here.client, ref, needed=fetch == "needed", origin=here.origin,
+        models_dir=here.models_dir, deadline=deadline,
+    )  # fmt: skip
+    tree = source.tree
+    if tree is None:
+        return source
+    source.close()  # the model is complete here
+    try:
+        found = DirectorySource(tree, source.name)
+        found.open_ahead()
+    except NotFound as error:
+        if not tree.parents[2].is_dir():  # this process doesn't see the agent's models
+            raise
+        raise Conflict(f"{ref} was evicted before it was open; load it again") from error
+    return found
 
 
 def _last_known(here: NodeAgent, ref: Ref, error: NoAgent) -> Path:

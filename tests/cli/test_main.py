@@ -76,6 +76,16 @@ def test_words_of_other_programs_find_ours(run: Run, typed: str, meant: str) -> 
     assert f"(did you mean {meant!r}?)" in result.stderr
 
 
+@pytest.mark.parametrize(("typed", "meant"), main.OPTIONS_ELSEWHERE.items())
+def test_options_of_other_programs_find_ours(
+    typed: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--local-dir was taken for --cache-dir, which is a cache of the command's own."""
+    with keeping_signals():
+        assert main.main(["pull", "team/m:v1", typed, "x"]) == 2
+    assert f"No such option {typed!r} (did you mean {meant!r}?);" in capsys.readouterr().err
+
+
 def test_a_misspelt_command_is_a_usage_error(run: Run) -> None:
     result = run("pul")
     assert result.exit_code == 2

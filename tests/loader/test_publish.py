@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 import p2pcache
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import Conflict, UsageError
+from p2pcache.errors import Conflict, NoSpace, UsageError
 from p2pcache.io.http.client import AgentClient
+from p2pcache.loader.format.dtypes import Framework
 from tests.cli import fake_agent as fakes
 from tests.loader.loader_kit import Spec, torch_bytes, write, write_index
 from tests.loader.source.agent_kit import agent_settings
@@ -68,6 +71,26 @@ def test_tensors_are_saved_and_loaded(agent: str) -> None:
     assert np.array_equal(p2pcache.load("team/n:v1", "cpu", "np", agent=agent)["a"], arrays["a"])
 
 
+NINE = np.arange(9.0).reshape(3, 3)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        NINE.T, NINE[::2], NINE[:, ::-1], np.broadcast_to(np.float32(2), (3, 3)), np.float32(3.5),
+        torch.tensor([1 + 2j]).conj(), torch.tensor([1 + 2j]).conj().imag,
+    ],
+    ids=["transposed", "every second", "backwards", "broadcast", "scalar", "conjugate", "negative"],
+)  # fmt: skip
+def test_a_view_is_saved_as_what_it_shows(agent: str, value: Any) -> None:
+    """The library writes the memory that a view begins at, in its order."""
+    kind: Framework = "pt" if isinstance(value, torch.Tensor) else "np"
+    p2pcache.save_file({"a": value}, "team/view:v1", agent=agent)
+    found = p2pcache.load("team/view:v1", "cpu", kind, agent=agent)["a"]
+    assert found.shape == value.shape
+    assert found.tolist() == value.tolist()
+
+
 def test_without_an_agent_the_storage_takes_it(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,8 +127,40 @@ def test_what_can_not_be_pushed(tmp_path: Path, folder: Path) -> None:
     write_index(folder, {"t0": "model.safetensors", "x": "model-2.safetensors"})
     with pytest.raises(UsageError, match="strict=True"):
         p2pcache.push(folder, "team/m:v1", strict=True)
-    shared = torch.zeros(8)
-    for tensors in ({"a": shared, "b": shared}, {"a": shared, "b": np.zeros(2)}, {}, {"a": bytearray(3)}):  # fmt: skip
-        with pytest.raises(UsageError) as refused:
-            p2pcache.save_file(tensors, "team/m:v1", agent=f"unix://{tmp_path}/nobody.sock")
-        assert "\n" not in str(refused.value)
+
+
+_SHARED = torch.zeros(8)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"a": _SHARED, "b": _SHARED}, "give one"), ({"a": _SHARED, "b": np.zeros(2)}, "dict of torch tensors"),
+        ({}, "dict of torch tensors"), ({"a": bytearray(3)}, "dict of torch tensors"),
+        ({"a": 1}, "dict of torch tensors"),
+        ([_SHARED], "dict of torch tensors"), (torch.nn.Linear(2, 2), r"state_dict\(\)"), ({1: _SHARED}, "names"),
+        ({"a": torch.zeros(2, dtype=torch.complex128)}, "complex128"), ({"a": np.zeros(2, "c16")}, "complex128"),
+        ({"a": _SHARED.to("meta")}, "meta"), ({"a": _SHARED[::2]}, "contiguous"),
+    ],
+)  # fmt: skip
+def test_tensors_that_can_not_be_saved(tmp_path: Path, tensors: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        p2pcache.save_file(tensors, "team/m:v1", agent=f"unix://{tmp_path}/nobody.sock")
+    assert "\n" not in str(refused.value)
+
+
+def test_metadata_is_text(tmp_path: Path) -> None:
+    wrong: Any = {"step": 1200}
+    with pytest.raises(UsageError, match="step"):
+        p2pcache.save_file({"a": _SHARED}, "team/m:v1", wrong, agent=f"unix://{tmp_path}/no.sock")
+
+
+def test_a_full_disk_is_no_fault_of_the_tensors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(NoSpace):
+        p2pcache.save_file({"a": _SHARED}, "team/m:v1", agent=f"unix://{tmp_path}/nobody.sock")

@@ -1,5 +1,6 @@
 """From names to sources: a name that can't be is refused with advice."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from safetensors.torch import save_file
 
 import p2pcache
 from loadtest.kit.cluster import free_ports
+from p2pcache.agent.embedded import run_embedded
 from p2pcache.errors import (
+    Conflict,
     Lost,
     NoAgent,
     NotFound,
@@ -18,17 +21,23 @@ from p2pcache.errors import (
     Unreachable,
     UsageError,
 )
+from p2pcache.io.http.client import AgentClient
+from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.directory import DirectorySource
 from tests.cli import fake_agent as fakes
+from tests.loader.source.agent_kit import agent_settings
 
 SHAPE = (12, 10)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "folder"
+    folder.mkdir()
     save_file(
-        {"w": torch.arange(120.0).reshape(SHAPE), "b": torch.ones(3)}, tmp_path / "m.safetensors"
+        {"w": torch.arange(120.0).reshape(SHAPE), "b": torch.ones(3)}, folder / "m.safetensors"
     )
-    return tmp_path
+    return folder
 
 
 @pytest.mark.parametrize(
@@ -79,6 +88,65 @@ def test_a_complete_model_is_loaded_by_name_without_an_agent(
         (cache / "models/team/m/v1").unlink()
         (cache / "models/team/m/v1").symlink_to(f"@{'0' * 64}")
         assert found.get_tensor("w").tolist() == [1, 1], "the tag moves in the middle of a load"
+
+
+def test_a_model_that_is_removed_while_the_agent_opens_it_is_asked_for_again(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, refusals = AgentSource.attach, [Conflict("removed"), Conflict("removed")]
+
+    def attach(*words: Any, **more: Any) -> AgentSource:
+        if refusals:
+            raise refusals.pop()
+        return original(*words, **more)
+
+    monkeypatch.setattr(AgentSource, "attach", attach)
+    (tmp_path / "origin").mkdir()
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
+        assert len(p2pcache.load("team/m:v1", agent=f"unix://{socket}")) == 2
+        refusals[:] = [Conflict("removed")] * 3
+        with pytest.raises(Conflict):
+            p2pcache.load("team/m:v1", agent=f"unix://{socket}")
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_model_that_is_evicted_before_it_is_open_comes_back(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, listed: bool
+) -> None:
+    """Another pull needed the room between the agent's answer and the load's first look."""
+    calls = list[Path]()
+    (tmp_path / "origin").mkdir()
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        agent = f"unix://{socket}"
+        p2pcache.push(folder, "team/m:v1", agent=agent)
+
+        def evicted_meanwhile(path: Path, name: str = "") -> DirectorySource:
+            calls.append(path)
+            source = DirectorySource(path, name) if listed else None
+            if len(calls) == 1:
+                AgentClient(agent).evict("team/m:v1")
+            return source or DirectorySource(path, name)
+
+        monkeypatch.setattr("p2pcache.loader.resolve.DirectorySource", evicted_meanwhile)
+        assert p2pcache.load("team/m:v1", agent=agent)["b"].tolist() == [1, 1, 1]
+    assert calls
+
+
+@pytest.mark.parametrize("length", [300, 1000])
+def test_a_file_whose_length_was_changed_is_mended_under_the_load(
+    tmp_path: Path, folder: Path, length: int
+) -> None:
+    (tmp_path / "origin").mkdir()
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
+        for blob in (tmp_path / "cache/blobs").iterdir():
+            blob.chmod(0o600)
+            os.truncate(blob, length)
+        found = p2pcache.load("team/m:v1", agent=f"unix://{socket}")
+        assert found["w"].flatten().tolist() == list(range(120))
+        tree = p2pcache.snapshot("team/m:v1", agent=f"unix://{socket}")
+        assert (tree / "m.safetensors").read_bytes() == (folder / "m.safetensors").read_bytes()
 
 
 def test_what_an_agent_refuses_is_not_loaded_by_name(

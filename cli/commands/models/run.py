@@ -74,7 +74,7 @@ def run(
 
     program = shutil.which(argv[0])
     if program is None:
-        return _not_started(argv[0])
+        return _not_started(argv)
     model = launch.find_model(argv, os.path.exists)
     others = launch.other_refs(argv, model)
     if model is None and not others:
@@ -110,10 +110,15 @@ def run(
     return _become(program, command, environ)
 
 
-def _not_started(name: str) -> int:
-    found = "/" in name and os.path.exists(name)  # noqa: PTH110 - as it was typed
-    note(f"p2pcache: error: {name}: {'it can not be executed' if found else 'no such command'}")
-    return NOT_STARTED if found else NOT_FOUND
+def _not_started(argv: Sequence[str]) -> int:
+    name = argv[0]
+    if "/" in name and os.path.exists(name):  # noqa: PTH110 - as it was typed
+        note(f"p2pcache: error: {name}: it can not be executed")
+        return NOT_STARTED
+    # Of other programs' `run` people know that a model is enough.
+    hint = f"; a model needs an engine: p2pcache run -- vllm serve {name}" if not argv[1:] else ""
+    note(f"p2pcache: error: {name}: no such command{hint}")
+    return NOT_FOUND
 
 
 def _environment(loaded: Loaded) -> dict[str, str]:

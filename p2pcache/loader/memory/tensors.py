@@ -90,8 +90,8 @@ def writable_bytes(target: Any, dtype: str, shape: tuple[int, ...]) -> memoryvie
 
 
 def flat_bytes(target: Any) -> Any:
-    """A torch tensor as a flat uint8 tensor over the same memory; None if it isn't contiguous."""
-    if not target.is_contiguous():
+    """A torch tensor as a flat uint8 tensor over the same memory; None if its values don't lie there as they are."""
+    if not target.is_contiguous() or target.is_conj() or target.is_neg():
         return None
     # torch calls a tensor contiguous whatever the stride of a dimension of length 1, but its `view`
     # to bytes refuses such strides.

@@ -15,6 +15,7 @@ from p2pcache.io.models.published_tree import is_tree_name
 from p2pcache.loader.memory.mapping import map_private
 from p2pcache.loader.source.base import Range, SourceStats
 
+_READ = (".safetensors", ".safetensors.index.json")  # ends of the names of files that loads read
 MAX_FILES = 100_000  # of one directory; a manifest may list no more
 
 
@@ -71,6 +72,18 @@ class DirectorySource:
     def files(self) -> list[tuple[str, int]]:
         """See `Source.files`."""
         return list(self._sizes.items())
+
+    def open_ahead(self) -> None:
+        """Open the files of tensors, as many as stay open: those are readable when the directory is removed.
+
+        Raises:
+            NotFound: it was removed before.
+            P2PCacheError: the disk refused.
+        """
+        for path in [p for p in self._paths if p.endswith(_READ)][:OPEN_FILES]:
+            self._file(path)
+        if not self.path.is_dir():  # files may be missing in the list
+            raise NotFound(f"{self.path} was removed meanwhile; load the model again")
 
     def _file(self, path: str) -> OpenFile:
         """Open a file, or find it open. It stays open while the caller holds it, and usually for the next read.

@@ -285,6 +285,27 @@ async def test_refusals(tmp_path: Path) -> None:
         assert gone == "MethodNotAllowed"
 
 
+KEY = {"Key": "tiny/v1/config.json"}
+
+
+@pytest.mark.parametrize(
+    ("call", "more"),
+    [
+        ("get_object_tagging", KEY), ("get_object_acl", KEY), ("get_object_retention", KEY),
+        ("get_object_legal_hold", KEY), ("list_parts", KEY | {"UploadId": "1"}), ("get_bucket_tagging", {}),
+        ("get_public_access_block", {}), ("list_object_versions", {}),
+    ],
+)  # fmt: skip
+async def test_what_no_model_has_is_said_so(
+    tmp_path: Path, call: str, more: dict[str, str]
+) -> None:
+    """A question about an object isn't answered with its bytes."""
+    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
+    async with door(tmp_path) as app:
+        found = await asked(app, lambda c: getattr(c, call)(Bucket="acme", **more))
+        assert found == "NotImplemented"
+
+
 async def test_bytes_go_out_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
     reads = HeldReads(monkeypatch)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import p2pcache
 from p2pcache.errors import (
@@ -38,6 +39,18 @@ def test_a_target_of_one_element_with_a_stride(tmp_path: Path) -> None:
     p2pcache.load_into({"one": target}, tmp_path)
     assert torch_bytes(room)[:2] == body["one"]
     assert torch_bytes(room)[2:] == b"\0\0"
+
+
+def test_a_target_that_shows_other_values_than_its_memory(tmp_path: Path) -> None:
+    """A lazy conjugate and a lazy negative are filled as torch's `copy_` fills them."""
+    save_file({"c": torch.tensor([1 + 2j, 3 - 4j]), "n": torch.ones(2)}, tmp_path / "m.safetensors")
+    targets = {
+        "c": torch.zeros(2, dtype=torch.complex64).conj(),
+        "n": torch._neg_view(torch.zeros(2)),
+    }
+    p2pcache.load_into(targets, tmp_path)
+    assert targets["c"].tolist() == [1 + 2j, 3 - 4j]
+    assert targets["n"].tolist() == [1, 1]
 
 
 def test_loads_ignore_the_callers_default_device(tmp_path: Path) -> None:

@@ -111,6 +111,12 @@ def test_what_can_not_be_started(run: Run, tmp_path: Path) -> None:
     assert run("run", plain, standalone_mode=False).return_value == 126
 
 
+def test_a_model_alone_is_no_command(run: Run) -> None:
+    """Others' `run` takes a model and has an engine of its own."""
+    assert "p2pcache run -- vllm serve team/m:v1" in run("run", "team/m:v1").stderr
+    assert "vllm" not in run("run", "nobody-has-this", "x").stderr
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
