@@ -313,6 +313,7 @@ class AgentApp:
 
     def tracker_down(self) -> None:
         """Tell every swarm."""
+        self.lost_tracker.tracker_down()
         for swarm in self.downloads.swarms.values():
             swarm.tracker_down()
 

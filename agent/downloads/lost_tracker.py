@@ -9,6 +9,8 @@ Those that were known last may be few of those that there are. So nothing is rea
 one of several trackers told of all nodes, shortly before it was lost, they are all, and a pull begins at once.
 """
 
+import asyncio
+
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.core.protocol import messages as m
@@ -32,15 +34,23 @@ class LostTracker:
         self._downloads = downloads
         self._book = book
         self._everybody: dict[NodeId, m.Member] = {}  # as the tracker told last; empty: it didn't
+        self._away = asyncio.Event()  # the tracker isn't there
+        self._away.set()
 
     def start(self) -> None:
         """Begin to look and to save."""
-        self._context.tasks.every(LOOK_S, self._look, name="stranded")
+        if self._context.link is not None:
+            _ = self._context.tasks.spawn(self._watch(), name="stranded")
         self._context.tasks.every(SAVE_S, self._save, name="member-book")
 
     def tracker_up(self) -> None:
         """A connection begins. If this tracker has a list, it comes next; the one before isn't complete any more."""
         self._everybody = {}
+        self._away.clear()
+
+    def tracker_down(self) -> None:
+        """The connection is lost."""
+        self._away.set()
 
     def on_message(self, message: m.ToAgent) -> None:
         """A message of the tracker came; keep the addresses of members in it."""
@@ -80,7 +90,15 @@ class LostTracker:
         if page is not None:
             await pools.STEPS.run(self._book.write, page)
 
-    async def _look(self) -> None:
+    async def _watch(self) -> None:
+        # While the tracker is there nothing wakes the loop for this. It was half of what an idle agent did
+        # (docs/lab/0128).
+        while True:
+            await self._away.wait()
+            self._look()
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
         link = self._context.link
         if link is None or link.connected or link.refusal is not None or not link.tried.is_set():
             return

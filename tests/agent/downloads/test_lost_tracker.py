@@ -10,9 +10,11 @@ from unittest.mock import MagicMock
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads import lost_tracker
 from p2pcache.agent.downloads.lost_tracker import FILE, LostTracker
 from p2pcache.core.protocol.messages import EVERYBODY, Member, Swarm
 from p2pcache.io.notes.known_members import KnownMembers
+from p2pcache.io.tasks import Tasks
 from tests.agent.jobs.warm_kit import until
 from tests.agent.kit import agent, make_model, pull, push
 from tests.tracker.kit import tracker
@@ -117,3 +119,23 @@ def test_the_list_of_an_earlier_connection_is_not_complete(
     lost, _ = among_several
     lost.tracker_up()
     assert not lost._everybody
+
+
+async def test_nothing_looks_for_stranded_pulls_while_the_tracker_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten looks a second were a sixth of a slow pull's wake-ups."""
+    looks: list[None] = []
+    monkeypatch.setattr(lost_tracker, "LOOK_S", 0.001)
+    monkeypatch.setattr(LostTracker, "_look", lambda _: looks.append(None))
+    async with Tasks() as tasks:
+        lost = LostTracker(MagicMock(tasks=tasks), MagicMock(), MagicMock())
+        lost.start()
+        await until(lambda: len(looks) > 2)
+        lost.tracker_up()
+        await asyncio.sleep(0.01)
+        looks.clear()
+        await asyncio.sleep(0.02)
+        assert not looks
+        lost.tracker_down()
+        await until(lambda: len(looks) > 2)
