@@ -32,7 +32,8 @@ LOCK_DIR = Path("/run") / PREFIX
 CLONE_NEWNET = 0x40000000
 SUBNET = "198.18"  # RFC 2544: addresses for benchmarks, nobody's own
 BURST_BYTES = 136_000  # two full GSO packets: less throttles below the rate
-CONGESTION_CONTROL = "cubic"  # what clusters run; BBR paces itself below a token bucket's rate
+# What clusters run, whatever the default of this machine is (docs/lab/0129).
+CONGESTION_CONTROL = "cubic"
 TUN_PACKETS = (
     10_000  # wait for the process behind it: with 500 a busy machine dropped what no link would
 )
