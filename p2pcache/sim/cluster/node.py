@@ -231,6 +231,8 @@ class SimNode(NodeState):
 
     def give_up(self, number: int, hang_up: bool) -> None:  # noqa: FBT001 - through the heap
         """No bytes came for a request for too long."""
+        if not self.alive:
+            return  # a dead node's end of a connection would end that of the node which started again in its place
         if hang_up and number in self._asked:
             self.hang_up(self._asked[number][0], Outcome.STALLED)
         self.ended(number, Outcome.STALLED)
