@@ -3,12 +3,11 @@
 Standard library only: the CLI's fast path uses it.
 The directory appears complete or not at all: it's built beside its final name and renamed. A
 directory that can't be renamed onto, because it is a mount (an `emptyDir` in a pod) or its parent
-is closed to us, is filled in place. The next command removes the leftovers of a killed one.
+is closed to us, is filled in place: the next command removes the leftovers of a killed one.
 """
 
 import contextlib
 import errno
-import fcntl
 import filecmp
 import itertools
 import os
@@ -46,10 +45,7 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | N
     """
     files = list(_files(tree))
     with disk_errors(str(to)):
-        link = to.is_symlink()
-        in_the_way = to.exists() and not to.is_dir()
-    if link:
-        raise UsageError(f"{to} is a symbolic link; name the directory itself, or remove the link")
+        in_the_way = to.is_symlink() or (to.exists() and not to.is_dir())
     if in_the_way:
         raise UsageError(f"{to} exists and is not a directory; choose another one")
     target = to.absolute()
@@ -69,29 +65,12 @@ def materialise(tree: Path, to: Path, mode: Mode = "auto", *, finish: Finish | N
         folder_fd = os.open(folder, flags | (os.O_NOFOLLOW if in_place else 0))
         try:
             rename_to = None if in_place else target.name
-            if rename_to is not None:
-                _sweep(folder_fd, rename_to)
             _build(tree, files, folder_fd, rename_to, target.name, mode, finish)
         except OSError as error:
             _explain(error, to)
             raise
         finally:
             os.close(folder_fd)
-
-
-def _sweep(folder: int, name: str) -> None:
-    """Remove what killed commands left beside the target: marked directories that no living one has locked."""
-    for left in os.listdir(folder):
-        if not left.startswith(f".{name}{_MARK}"):
-            continue
-        with contextlib.suppress(OSError):  # it is being filled, or somebody else's
-            fd = _enter(folder, left)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(fd).st_uid == os.geteuid():
-                    shutil.rmtree(left, ignore_errors=True, dir_fd=folder)
-            finally:
-                os.close(fd)
 
 
 def _build(
@@ -108,8 +87,6 @@ def _build(
     try:
         os.mkdir(temporary, 0o777 if finish is None else 0o700, dir_fd=folder)
         root = _enter(folder, temporary)
-        with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
-            fcntl.flock(root, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(root).st_uid != os.geteuid():
             raise FileExistsError(errno.EEXIST, "somebody else's directory is in the way")
         _Builder(root, mode).place_all(tree, files)

@@ -1,7 +1,6 @@
 """`--to DIR`: complete or not at all, and never somebody else's files."""
 
 import errno
-import fcntl
 import os
 import subprocess
 from collections.abc import Iterator
@@ -86,25 +85,6 @@ def test_leftovers_of_a_killed_command_in_a_mount_are_removed(tree: Path, mount:
     materialise(tree, mount)
     WANTED.assert_tree(mount)
     assert leftovers(mount) == []
-
-
-def test_leftovers_of_a_killed_command_beside_the_target_are_removed(
-    tree: Path, tmp_path: Path
-) -> None:
-    """They stayed for ever, with as many bytes as the model has."""
-    killed, living = tmp_path / ".mine.p2pcache-0123", tmp_path / ".mine.p2pcache-4567"
-    others = tmp_path / ".mine2.p2pcache-89ab"
-    for folder in (killed, living, others):
-        folder.mkdir()
-        (folder / "half").write_bytes(b"x" * 100)
-    held = os.open(living, os.O_RDONLY)
-    fcntl.flock(held, fcntl.LOCK_EX)  # as a command does that fills it now
-    materialise(tree, tmp_path / "mine")
-    os.close(held)
-    WANTED.assert_tree(tmp_path / "mine")
-    assert not killed.exists()
-    assert living.exists()
-    assert others.exists()
 
 
 @pytest.mark.parametrize("name", ["lost+found", ".snapshot"])
@@ -197,8 +177,8 @@ def test_the_same_bytes_with_another_time_are_the_same(tree: Path, tmp_path: Pat
 def test_a_file_or_link_in_the_way(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "link").symlink_to(tmp_path)
-    for name, says in (("file", "not a directory"), ("link", "is a symbolic link; name the")):
-        with pytest.raises(UsageError, match=says):
+    for name in ("file", "link"):
+        with pytest.raises(UsageError, match="not a directory"):
             materialise(tree, tmp_path / name)
 
 
