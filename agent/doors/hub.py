@@ -6,7 +6,7 @@ routes and headers are those that huggingface_hub asks for; nothing can be writt
 
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -53,7 +53,6 @@ class _Wanted(NamedTuple):
 
     repo: str  # as the client wrote it
     ref: Ref
-    has_revision: bool  # False: the URL leaves it to us
 
 
 class _Listed(NamedTuple):
@@ -186,8 +185,7 @@ class HubDoor:
         except UsageError:
             raise _Missing("RepoNotFound", f"no model can be called {repo[:200]!r}") from None
         request[CALLER].need(Scope.PULL, ref.namespace, f"{request.method} {repo}")
-        revision = await self._revision(ref, named.get("revision", MAIN))
-        return _Wanted(repo, revision, "revision" in named)
+        return _Wanted(repo, await self._revision(ref, named.get("revision", MAIN)))
 
     async def _revision(self, ref: Ref, revision: str) -> Ref:
         if _COMMIT.fullmatch(revision):
@@ -221,16 +219,8 @@ class HubDoor:
         try:
             return await self._models.open(wanted.ref, url)
         except NotFound as error:
-            other = wanted.has_revision and await self._has_tags(wanted.ref)
-            raise _Missing("RevisionNotFound" if other else "RepoNotFound", str(error)) from None
-
-    async def _has_tags(self, ref: Ref) -> bool:
-        """Whether a model has a tag at all."""
-        found: Sequence[object] = await self._models.known(ref)
-        if not found:
-            with contextlib.suppress(P2PCacheError):  # storage that just had no such tag
-                found = await self._models.resolver.stored_tags(ref, most=1)
-        return bool(found)
+            kind = "RepoNotFound" if len(tags) > 1 else "RevisionNotFound"
+            raise _Missing(kind, str(error)) from None
 
 
 async def _encoded(make: Callable[[], object]) -> web.Response:

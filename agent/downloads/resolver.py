@@ -64,8 +64,8 @@ def _first_refs(repo: OriginRepo, namespace: str) -> list[Ref]:
     return list(islice(repo.refs(namespace), MAX_HINTS))
 
 
-def _tags_of(repo: OriginRepo, ref: Ref, most: int) -> list[tuple[Ref, str]]:
-    found = islice(repo.list_tags(ref.namespace, ref.name), most)
+def _tags_of(repo: OriginRepo, ref: Ref) -> list[tuple[Ref, str]]:
+    found = islice(repo.list_tags(ref.namespace, ref.name), MAX_TAGS)
     return [(one, record.digest) for one, record in found]
 
 
@@ -164,17 +164,15 @@ class Resolver:
             raise self.no_answer(f"can't ask how {ref.full_name} is written")
         return await self._threads.run(self.repo.spelling, ref)
 
-    async def stored_tags(self, ref: Ref, most: int = MAX_TAGS) -> list[tuple[Ref, str]]:
-        """The tags of a model's name in storage, `most` at most, each with the digest that it means.
-
-        There are none where storage isn't known.
+    async def stored_tags(self, ref: Ref) -> list[tuple[Ref, str]]:
+        """The tags of a model's name in storage, each with the digest that it means; none where storage isn't known.
 
         Raises:
             P2PCacheError: storage refuses, or doesn't answer.
         """
         if self.repo is None:
             return []
-        return await self._threads.run(_tags_of, self.repo, ref, most)
+        return await self._threads.run(_tags_of, self.repo, ref)
 
     async def _resolve(self, ref: Ref) -> Resolved:
         complete = await pools.STEPS.run(self._complete, ref)

@@ -132,24 +132,6 @@ print(sum(s.size for s in api.model_info("acme/tiny", files_metadata=True).sibli
     ]  # fmt: skip
 
 
-async def test_a_model_without_that_tag_is_told_from_no_model(tmp_path: Path) -> None:
-    """Who is told that there is no such model looks for a misspelt name."""
-    push(tmp_path / "origin", make_model(tmp_path / "m", FILES), "acme/tiny:v1")
-    code = """
-def kind(*words, **more):
-    try:
-        return hf_hub_download(*words, **more)
-    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
-        return type(error).__name__
-print(kind("acme/tiny", "config.json"), kind("acme/none", "config.json", revision="v1"))
-print(HfApi().repo_exists("acme/tiny"))
-"""
-    async with door(tmp_path) as app:
-        said = (await hub_client(app, tmp_path, code)).split()
-    assert said[:2] == ["RevisionNotFoundError", "RepositoryNotFoundError"]
-    assert said[2] == "False", "who names no revision expects no word of it"
-
-
 async def test_long_trees_come_in_pages(tmp_path: Path) -> None:
     files = {f"f{n:04}": b"%d" % n for n in range(2300)}
     push(tmp_path / "origin", make_model(tmp_path / "m", files), "acme/many:latest")
