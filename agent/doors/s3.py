@@ -34,10 +34,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 MODIFIED = datetime(2020, 1, 1, tzinfo=UTC)
 # Questions about a bucket or an object that are neither a listing nor a read.
 _ASPECTS = {
-    "accelerate", "acl", "analytics", "cors", "encryption", "intelligent-tiering", "inventory", "legal-hold",
-    "lifecycle", "logging", "metrics", "notification", "object-lock", "ownershipControls", "policy", "policyStatus",
-    "publicAccessBlock", "replication", "requestPayment", "retention", "tagging", "torrent", "uploadId", "uploads",
-    "versioning", "versions", "website",
+    "abac", "accelerate", "acl", "analytics", "cors", "encryption", "intelligent-tiering", "inventory", "legal-hold",
+    "lifecycle", "logging", "metadataConfiguration", "metadataTable", "metrics", "notification", "object-lock",
+    "ownershipControls", "policy", "policyStatus", "publicAccessBlock", "replication", "requestPayment", "retention",
+    "session", "tagging", "torrent", "uploadId", "uploads", "versioning", "versions", "website",
 }  # fmt: skip
 _KEY = re.compile(r"([^/]+)/([^/]+)/(.*)", re.DOTALL)
 _MODIFIED_XML = MODIFIED.strftime("%Y-%m-%dT%H:%M:%S.000Z")
