@@ -110,4 +110,4 @@ def _hung_up(tls: Tls | None) -> str:
         return "it hung up on us; where members show certificates its URL begins with https://"
     # In TLS 1.3 a refusal comes after our side of the handshake, and asyncio's servers send no reason.
     text = f"it hung up on {tls.member}; does it know our CA? Its log says why"
-    return expiry_warning(tls.expires_at, time.time()) or text
+    return expiry_warning(tls.now, time.time()) or text

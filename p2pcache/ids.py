@@ -136,12 +136,14 @@ def spelled(text: str) -> str:
 
 
 def as_written(text: str) -> str:
-    """A ref as people write it: as `str` of it, with the capitals of its name.
+    """A ref as people write it: as `str` of it, with the capitals of its name, and no tag that a digest makes needless.
 
     Raises:
         UsageError: as `Ref.parse`.
     """
-    ref = Ref.parse(text)
+    ref, named = Ref.parse(text), text.partition("@")[0]
+    if ref.digest and ":" not in named:
+        return f"{spelled(text)}@blake3:{ref.digest}"
     return f"{spelled(text)}{str(ref).removeprefix(ref.full_name)}"
 
 

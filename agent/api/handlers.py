@@ -43,9 +43,9 @@ from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.agent.node.explain import Explainer
 from p2pcache.agent.node.governor_loop import GovernorLoop
-from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES
+from p2pcache.core.format.manifest import MAX_MANIFEST_BYTES, digest_of
 from p2pcache.core.protocol.tokens import Scope
-from p2pcache.errors import UsageError
+from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import Ref, is_digest, parse_wanted, spelled
 from p2pcache.io import pools
 from p2pcache.io.http import server
@@ -243,9 +243,18 @@ class Api:
         caller = request[CALLER]
         with self._offered.share_of(caller.client) as share:
             body = await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share)
-            digest, missing = await self._pushes.take_in_turn(
-                caller.client, bytes(body), lambda layout: self._possession.unproved(caller, layout)
-            )
+            try:
+                digest, missing = await self._pushes.take_in_turn(
+                    caller.client,
+                    bytes(body),
+                    lambda layout: self._possession.unproved(caller, layout),
+                )
+            except P2PCacheError as error:
+                # This call doesn't say the name that the push is to have.
+                digest = await pools.WORK.run(digest_of, bytes(body))
+                self._journal.record("push", digest=digest, error=error)
+                with Entry(caller.who, "push", digest=digest):
+                    raise
         return server.json_response(
             {
                 "digest": digest,

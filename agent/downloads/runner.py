@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 PART_END_S = 1.0
 SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
 TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
+# The first ones are closer: what is waited for at a look counts for the whole time until the next one, and at the first
+# look nothing is known of any peer.
+FIRST_TICK_S = 0.01
 
 Bringing = Callable[[Download], AbstractAsyncContextManager[object]]
 
@@ -121,11 +124,12 @@ class DownloadRunner:
         settings = self._context.settings
         swarm = download.swarm
         flushed = wanted = self._context.now()
+        tick_s = FIRST_TICK_S
         while not download.ended.done():
             began = self._context.now()
             held_up = swarm.scheduler.waits_for(began) if swarm.scheduler is not None else ""
-            await asyncio.wait([download.ended], timeout=TICK_S)
-            now = self._context.now()
+            await asyncio.wait([download.ended], timeout=tick_s)
+            now, tick_s = self._context.now(), min(TICK_S, 2 * tick_s)
             download.timeline.waited(held_up, now - began)
             download.rate(now)  # a client that joins later sees the rate of the last seconds
             due = now - flushed >= settings.flush_interval_s and swarm.unflushed_bytes > 0

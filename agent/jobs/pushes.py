@@ -217,7 +217,7 @@ class Pushes:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(OPENING_S):
                 await self._context.origin.settled.wait()
-        with self._downloads.pushing(digest):
+        with self._journal.failures("push", str(ref)), self._downloads.pushing(digest):
             if (known := self._downloads.swarms.get(digest)) is not None:
                 try:
                     await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)

@@ -13,6 +13,7 @@ from p2pcache.cli.support.output import LEAST_COLUMNS, clean, columns, emit, sho
 
 GAP = "  "
 SHORT_DIGEST = 12  # hex digits, as docker shows: enough to tell models apart on a screen
+LAST_COLUMNS = 6  # of a cell on a terminal so narrow that all texts are cut
 
 
 def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +49,7 @@ def table(
         drop: titles of columns that go on a narrow terminal, the first one first.
         short: cells, by title, that a column gets when that isn't enough.
         cut: titles of columns whose cells are cut when that isn't enough: the last one at its end, others in
-            the middle, so that a ref keeps its tag.
+            the middle, so that a ref keeps its tag. When not even that is enough, all that isn't right-aligned is cut.
         wide: nothing of this.
     """
     lines = [list(heads), *([clean(cell) for cell in row] for row in rows)]
@@ -62,7 +63,10 @@ def table(
                 for line, cell in zip(lines[1:], cells, strict=True):
                     line[i] = clean(cell)
                 widths[i] = max(columns(line[i]) for line in lines)
-        _cut(lines, widths, shown, [heads.index(title) for title in cut if title in heads], limit)
+        due = [heads.index(title) for title in cut if title in heads]
+        _cut(lines, widths, shown, due, limit)
+        texts = [i for i in shown if i not in right and i not in due]
+        _cut(lines, widths, shown, [*texts, *due], limit, least=LAST_COLUMNS)
     for line in lines:
         cells = []
         for i in shown:
@@ -93,18 +97,21 @@ def _fitting(
 
 
 def _cut(
-    lines: list[list[str]], widths: list[int], shown: Sequence[int], cut: Sequence[int], limit: int
+    lines: list[list[str]],
+    widths: list[int],
+    shown: Sequence[int],
+    cut: Sequence[int],
+    limit: int,
+    *,
+    least: int = LEAST_COLUMNS,
 ) -> None:
     """Cut the cells of some columns, the widest column first, until all fits or nothing more can be cut."""
     due = [i for i in cut if i in shown]
     over = _width(widths, shown) - limit
     while over > 0 and (longest := max(due, key=lambda i: widths[i], default=-1)) >= 0:
         others = [widths[i] for i in due if i != longest]
-        floor = (
-            max(LEAST_COLUMNS, *others, 0)
-            if max(others, default=0) < widths[longest]
-            else LEAST_COLUMNS
-        )
+        next_one = max(others, default=0)
+        floor = max(least, next_one) if next_one < widths[longest] else least
         aim = max(floor, widths[longest] - over)
         if aim >= widths[longest]:
             due.remove(longest)

@@ -70,7 +70,7 @@ def ls(
         return
     if quiet:
         for name, tag in (each for model in models for each in _names(model)):
-            if name != "-":  # a model without a name: no command takes its ref
+            if tag != NO_TAG:  # else no command takes its ref
                 emit(clean(f"{name}:{tag}"))
         return
     rows = [
@@ -167,6 +167,9 @@ def _matching(model: dict[str, Any], patterns: tuple[str, ...]) -> dict[str, Any
     if not patterns:
         return model
     refs = model.get("refs")
+    if not refs and not model["tags"]:
+        name, _ = _names(model)[0]
+        return model if _matches(name, patterns) else {}
     named = refs if isinstance(refs, list) else [f"{name}:{tag}" for name, tag in _names(model)]
     kept = [text for text in named if _matches(text, patterns)]
     if not kept:
@@ -190,10 +193,11 @@ def _folded(pattern: str) -> str:
 
 
 def _names(model: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, tag) of each ref of the model, the name as it was pushed; ("-", "-") if it has none."""
+    """Return (name, tag) of each ref of the model, the name as it was pushed; its tag is "-" if it has none."""
     refs, written = [Ref.parse(ref) for ref in model.get("refs", ())], model.get("spellings", {})
     if refs:
         return [(written.get(ref.full_name, ref.full_name), ref.tag) for ref in refs]
     space, name = model["namespace"], model["name"]
     full = name if space in ("", DEFAULT_NAMESPACE) else f"{space}/{name}"
-    return [(full, tag) for tag in model["tags"]] or [("-", "-")]
+    full = written.get(full, full) or "-"
+    return [(full, tag) for tag in model["tags"] or [NO_TAG]]

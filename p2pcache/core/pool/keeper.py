@@ -139,7 +139,9 @@ class Keeper:
         intent.end_former(had, least, {*self._away, *void})
         changed = ended | intent.give_orders()
         counted = [had[node] for node, spot in spots.items() if spot.present and node in had]
-        intent.progress = self._measure(intent, counted, copies, waits=waits)
+        # Of a wish for all nodes each that is away has its place, though it has no order before it is back.
+        away = frozenset[NodeId]() if wish.copies else spots.keys() & self._away.keys()
+        intent.progress = self._measure(intent, counted, copies, away, waits=waits)
         is_true = bool(copies) and not intent.progress.missing_bytes
         return changed | self._end_before(intent, haves, waits=waits, is_true=is_true)
 
@@ -286,12 +288,20 @@ class Keeper:
         intent.before = None
         return set(before.orders)
 
-    def _measure(self, intent: Intent, had: list[RunSet], copies: int, *, waits: bool) -> Progress:
+    def _measure(
+        self,
+        intent: Intent,
+        had: list[RunSet],
+        copies: int,
+        away: Collection[NodeId],
+        *,
+        waits: bool,
+    ) -> Progress:
         stripes, targets = intent.placement.stripes, intent.placement.targets
         fewest, missing = copies_of(had, stripes, copies)
         return Progress(
             fewest, copies, missing,
-            missing_places=sum(copies - len(each) for each in targets if len(each) < copies),
+            missing_places=sum(max(0, copies - len({*each, *away})) for each in targets),
             nodes=len(intent.orders),
             refusals={n: kept for (d, n), (_, kept) in self._refusals.items() if d == intent.wish.digest},
             waits=waits,

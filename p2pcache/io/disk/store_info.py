@@ -23,6 +23,7 @@ class ModelInfo(NamedTuple):
     remote: bool = False  # evicted: it has no bytes here, and comes back when it is pulled
     kept: str = ""  # the cluster keeps it here: "whole", or a "part" of it; "": it doesn't
     kept_as: Ref | None = None  # what the order calls it
+    placed: Ref | None = None  # its name where it was pulled by digest, or its tag has moved on
     spellings: Mapping[str, str] = MappingProxyType({})  # names that are written with capitals
 
     @property
@@ -45,9 +46,9 @@ class ModelInfo(NamedTuple):
     def as_json(self) -> dict[str, object]:
         """The row of `ls` and `show`."""
         names = self.names
-        first = names[0] if names else None
+        first = names[0] if names else self.placed
         return {
-            "ref": str(first) if first else f"@blake3:{self.digest}",
+            "ref": str(first) if names else f"@blake3:{self.digest}",
             "namespace": first.namespace if first else "", "name": first.name if first else "",
             "tags": [ref.tag for ref in names], "refs": [ref.short for ref in names],
             "digest": self.digest, "bytes": self.size_bytes, "files": self.files,

@@ -189,6 +189,12 @@ class Trees:
         """Every tree, or those of one model; some may have been removed behind our back."""
         return sorted(tree for tree in self._trees if digest in (None, tree.digest))
 
+    def pulled_as(self, digest: str) -> Ref | None:
+        """A ref, without its tag, below which a model has a tree; None: it has none."""
+        # Copied: other threads publish meanwhile.
+        found = [tree for tree in list(self._trees) if tree.digest == digest]
+        return Ref(*min(found)[:2], "", digest) if found else None
+
     def links(self) -> list[tuple[Ref, str]]:
         """Every tag link with its digest; leftovers of an interrupted swap are removed."""
         found = []

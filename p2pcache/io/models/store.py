@@ -215,7 +215,9 @@ class Store:
         done = 0 if remote else total if whole else self._blobs.done_bytes(blobs)
         found = ModelInfo(row.digest, row.size_bytes, row.files, done, total, done == total and not remote,
                           tags, asked, row.last_used, row.uses, remote, *self.orders.shown(row.digest))  # fmt: skip
-        return found._replace(spellings=self._trees.spellings(found.names))
+        placed = None if found.names else self._trees.pulled_as(row.digest)
+        spelled = self._trees.spellings([*found.names, *filter(None, [placed])])
+        return found._replace(placed=placed, spellings=spelled)
 
     def labels(self) -> dict[str, str]:
         """A name of each model that isn't evicted ("": it has none), by digest, most recently used first."""

@@ -17,7 +17,9 @@ from p2pcache.core.ratelimit import Rate, RateCounter
 from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.security.cluster_key import check_secret_file
 
-WARN_DAYS = 14  # before the certificate ends: two weeks for a person to notice
+WARN_S = 14 * 86400.0  # before the certificate ends: two weeks for a person to notice
+# Of its time at most: what renews short certificates by itself mostly does so when a third is left.
+WARN_SHARE = 0.25
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged
 LOG_LINES = Rate(0.1, 10)  # of refused strangers: they must not fill the log
@@ -60,6 +62,7 @@ class Loaded(NamedTuple):
     client: ssl.SSLContext
     member: Member
     expires_at: float  # unix time
+    warn_at: float  # from when on its end is warned of
 
 
 class Tls:
@@ -118,7 +121,7 @@ class Tls:
         if self._stamp() != self._seen:
             self.reload()
         now = time.time()
-        if now - self._reminded_at > REMIND_S and (text := expiry_warning(self.expires_at, now)):
+        if now - self._reminded_at > REMIND_S and (text := expiry_warning(self.now, now)):
             self._reminded_at = now
             _log.warning("%s", text)
 
@@ -130,7 +133,7 @@ class Tls:
 
     def warnings(self) -> list[str]:
         """Warnings for the operator while everything still works."""
-        texts = (self.trouble, expiry_warning(self.expires_at, time.time()))
+        texts = (self.trouble, expiry_warning(self.now, time.time()))
         return [text for text in texts if text]
 
     def _stamp(self) -> list[tuple[int, int, int]]:
@@ -224,9 +227,9 @@ def load(cert: str, key: str, ca: str, role: Role) -> Loaded:
     member = member_of(seen)
     if not member.acts_as(role):
         raise NotAllowed(f"the certificate in {cert} is for {member}; this daemon is a {role}")
-    return Loaded(
-        server, visitors, client, member, float(ssl.cert_time_to_seconds(seen["notAfter"]))
-    )
+    begins, ends = (ssl.cert_time_to_seconds(seen[key]) for key in ("notBefore", "notAfter"))
+    warn_at = ends - min(WARN_S, WARN_SHARE * (ends - begins))
+    return Loaded(server, visitors, client, member, float(ends), warn_at)
 
 
 def member_of(certificate: Any) -> Member:
@@ -278,13 +281,13 @@ def explain(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def expiry_warning(expires_at: float, now: float) -> str:
-    """The warning for a certificate that ends at `expires_at`; "" while there is time."""
-    days = (expires_at - now) / 86400
-    if days > WARN_DAYS:
+def expiry_warning(loaded: Loaded, now: float) -> str:
+    """The warning for a certificate that ends soon; "" while there is time."""
+    if now < loaded.warn_at:
         return ""
+    days = (loaded.expires_at - now) / 86400
     when = "has expired" if days <= 0 else f"ends in {days:.1f} days"
-    return f"this node's certificate {when} ({_date(expires_at)}); issue a new one and replace the files"
+    return f"this node's certificate {when} ({_date(loaded.expires_at)}); issue a new one and replace the files"
 
 
 def _context(protocol: Any, cert: str, key: str, ca: str) -> ssl.SSLContext:

@@ -141,6 +141,21 @@ async def test_a_model_whose_bytes_are_in_the_cache_ends_at_once() -> None:
     assert row["sources"] == {"bytes_origin": 0, "bytes_peers": 0, "bytes_local": TOTAL}
 
 
+async def test_a_wait_that_ends_soon_counts_for_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A quarter of a second of "no peer has what is missing" was in each report, whatever the peers had."""
+    monkeypatch.setattr(runners, "TICK_S", 10.0)
+    desk, looks = Desk(), iter(["nobody", *["peers"] * 100])
+    scheduler: Any = SimpleNamespace(waits_for=lambda _now: next(looks))
+    desk.swarm.scheduler = scheduler
+    work = desk.run()
+    await asyncio.sleep(0.5)
+    desk.download.succeed()
+    await work
+    waited = desk.download.timeline.report(0.0)["waited"]
+    assert isinstance(waited, dict)
+    assert waited["nobody"] < waited["peers"]
+
+
 async def test_the_row_is_written_once_and_at_the_latest_when_the_agent_stops() -> None:
     desk = Desk(copied=1)
     await desk.run()

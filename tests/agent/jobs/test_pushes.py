@@ -239,6 +239,8 @@ async def test_a_push_that_is_refused_takes_nothing_from_another_of_the_same_mod
                 patch.setattr(app.downloads, "admit", refuse)
                 async with session.post("/v1/push", json=body) as answer:
                     assert (await events(answer))[-1]["code"] == 5
+            (row,) = await app.journal.rows(9)
+            assert (row.action, row.ref, row.code) == ("push", "team/m:latest", 5)
             assert app.downloads.busy(), "the other one is protected"
             sent.set()
             assert (await sending)[0].status == 200
@@ -249,7 +251,10 @@ async def test_a_push_that_is_refused_takes_nothing_from_another_of_the_same_mod
 
 
 async def test_a_begun_push_gives_its_space_when_nobody_sends(
-    tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    small_disk: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Its promise lasted for ever: one client that sends nothing filled the disk of a node."""
     begun = Model({"big": random.Random(1).randbytes(16_000_000)})
@@ -271,6 +276,11 @@ async def test_a_begun_push_gives_its_space_when_nobody_sends(
         assert (await pull(app, "team/m:v1"))["event"] == "done"
         assert begun.digest not in app.downloads.swarms
         assert await begin(app) == 507, "nothing is taken from a model that has a name"
+        row = (await app.journal.rows(9))[0]
+        assert (row.action, row.digest, row.code) == ("push", begun.digest, 5)
+        lines = [r.__dict__["audit"] for r in caplog.records if r.name == "p2pcache.audit"]
+        (line,) = [line for line in lines if line["action"] == "push"]
+        assert (line["digest"], line["result"], line["code"]) == (begun.digest, "failed", 5)
     monkeypatch.setattr(manager, "BEGUN_S", 60.0)
     async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:

@@ -47,6 +47,25 @@ def test_a_terminal_gets_what_fits(terminal: None, capsys: pytest.CaptureFixture
     assert found[1].endswith("at all")
 
 
+@pytest.mark.parametrize(("heads", "cells", "right", "cut", "kept"), [
+    (("NAME", "STATUS", "ADDRESS", "FREE", "SEEN"), ("node1", "up", "127.0.0.1:7411", "62.2 GB", "4.3s ago"),
+     (3,), ("NAME", "ADDRESS", "SEEN"), "62.2 GB"),
+    (("NAME", "TAG", "SIZE", "COPIES", "PHASE"), ("team/small", "oneempty", "8.39 MB", "1.5", "arriving"),
+     (2, 3), ("NAME", "TAG"), "8.39 MB"),
+    (("SETTING", "VALUE", "FROM"), ("torrent_download_bytes_per_s", "unix:///tmp/a1.sock", "environment"),
+     (), ("VALUE", "FROM"), "torrent"),
+])  # fmt: skip
+def test_a_narrow_terminal_gets_all_texts_cut_and_numbers_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], heads: tuple[str, ...],
+    cells: tuple[str, ...], right: tuple[int, ...], cut: tuple[str, ...], kept: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("p2pcache.cli.rows.tables._terminal_columns", lambda: 40)
+    table(heads, [cells], right, cut=cut)
+    found = capsys.readouterr().out.splitlines()
+    assert max(columns(line) for line in found) == 40
+    assert kept in found[1]
+
+
 def test_short_forms_come_before_cuts(terminal: None, capsys: pytest.CaptureFixture[str]) -> None:
     cells = [("2026-11-26 10:00:00", LONG), ("2026-11-26 10:00:01", "a:b")]
     for wide, when in ((False, "10:00:00"), (True, "2026-11-26 10:00:00")):

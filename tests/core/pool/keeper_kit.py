@@ -71,3 +71,9 @@ class Cluster:
         found = self.keeper.intents[KEY].progress
         assert found is not None
         return found.copies, found.target, found.missing_bytes
+
+    @property
+    def missing_places(self) -> int:
+        found = self.keeper.intents[KEY].progress
+        assert found is not None
+        return found.missing_places

@@ -229,3 +229,19 @@ def test_what_would_not_fit_in_its_place_ends_no_old_version() -> None:
     cluster.keeper.check()
     ordered = {o.manifest_digest for n in cluster.nodes for o in cluster.keeper.orders(n)}
     assert ordered == {DIGEST}
+
+
+def test_a_node_that_is_away_lacks_no_room_for_a_wish_for_all_nodes() -> None:
+    cluster = Cluster(2)
+    del cluster.nodes[1001]
+    cluster.keeper.on_nodes(cluster.nodes, cluster.now)
+    cluster.keep(0, whole=True)
+    cluster.obey()
+    assert cluster.progress == (1, 2, RUNS * RUN_BYTES)  # it comes back, mostly
+    assert cluster.missing_places == 0  # no room lacks
+    cluster.keeper.on_report(1000, Kept(DIGEST, NO_SPACE), cluster.now)
+    cluster.haves.clear()
+    cluster.look()
+    assert cluster.missing_places == 1
+    cluster.look(GRACE_S)
+    assert cluster.progress == (0, 1, RUNS * RUN_BYTES)

@@ -209,6 +209,9 @@ def test_a_digest_pull_moves_no_tag(store: Store, tmp_path: Path) -> None:
     wanted.fill(here)
     path = here.publish(Ref.parse(f"team/llama@blake3:{wanted.digest}"))
     assert store.tags_of(wanted.digest) == []
+    (row,) = [info.as_json() for info in store.models()]
+    assert (row["namespace"], row["name"], row["tags"], row["refs"]) == ("team", "llama", [], [])
+    assert row["ref"] == f"@blake3:{wanted.digest}"
     wanted.assert_tree(tmp_path / "cache/models" / path)
     assert here.publish() == ""
 

@@ -61,6 +61,7 @@ def test_a_certificate_names_its_member(root: Path, agent: ca.Issued) -> None:
     loaded = tls.load(*files(agent, root), "agent")
     assert loaded.member == Member("agent", "node-1")
     assert loaded.expires_at == pytest.approx(time.time() + 365 * 86400, abs=60)
+    assert loaded.expires_at - loaded.warn_at == tls.WARN_S
 
 
 def test_hosts_are_for_clients_that_check_them(root: Path, tmp_path: Path) -> None:
@@ -181,15 +182,18 @@ def test_an_encrypted_key_is_refused_without_asking_the_terminal(
 
 
 async def test_new_files_are_noticed_and_broken_ones_change_nothing(
-    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = ca.issue(root, "n", role="agent", days=3, out=tmp_path / "use")
+    first = ca.issue(root, "n", role="agent", days=4, out=tmp_path / "use")
     live = tls.Tls(files(first, root), "agent")
-    assert "ends in" in live.warnings()[0]
-    before = live.now
-    await live.watch()
+    assert live.warnings() == [], "a short certificate isn't about to end all its life"
+    before, later = live.now, time.time() + 3.25 * 86400
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: later)
+        assert "ends in" in live.warnings()[0]
+        await live.watch()
     assert live.now is before
-    assert "ends in 3.0 days" in caplog.text
+    assert "ends in 0.7 days" in caplog.text or "ends in 0.8 days" in caplog.text
 
     renewed = ca.issue(root, "n", role="agent", days=90, out=tmp_path / "new")
     renewed.cert.rename(first.cert)  # half a renewal: certificate and key don't fit

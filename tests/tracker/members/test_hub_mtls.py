@@ -10,6 +10,7 @@ import pytest
 
 from p2pcache.core.protocol import messages as m
 from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.io.security import tls as security_tls
 from p2pcache.io.security.tls import Tls
 from tests.certs import Authority, Files
 from tests.tracker.fake_agent import FakeAgent
@@ -117,7 +118,10 @@ async def test_plain_http_gets_no_answer(files: Files) -> None:
             await http.get(f"http://{app.address}/healthz")
 
 
-async def test_new_certificates_are_used_at_once(authority: Authority) -> None:
+async def test_new_certificates_are_used_at_once(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(security_tls, "WARN_SHARE", 1.0)
     files = authority.files("t", "tracker", days=2)
     context = visitor(authority)
     async with tracker(**files._asdict()) as app, aiohttp.ClientSession() as http:

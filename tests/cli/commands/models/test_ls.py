@@ -56,6 +56,18 @@ def test_a_model_under_several_names_has_a_line_for_each(agent: FakeAgent, run: 
     assert [line.split()[:2] for line in lines[1:]] == [["team/llama", "v3"], ["chat", "prod"]]
 
 
+def test_a_model_without_a_tag_is_found_by_the_name_that_it_was_pulled_as(
+    agent: FakeAgent, run: Run
+) -> None:
+    row = LLAMA | {"ref": f"@blake3:{HEX}", "tags": [], "refs": []}
+    agent.document("GET /v1/models", {"models": [row]})
+    for pattern in ((), ("team/llama",), ("TEAM/*",)):
+        lines = run("ls", *pattern, "--agent", agent.address).stdout.splitlines()
+        assert lines[1].split()[:3] == ["team/llama", "-", HEX[:12]]
+    assert run("ls", "-q", "--agent", agent.address).stdout == "", "no command takes its ref"
+    assert len(run("ls", "other", "--agent", agent.address).stdout.splitlines()) == 1
+
+
 def test_names_are_shown_as_they_were_pushed(agent: FakeAgent, run: Run) -> None:
     row = LLAMA | {
         "ref": "qwen/qwen3-8b:main", "refs": ["qwen/qwen3-8b:main", "chat:prod"],
