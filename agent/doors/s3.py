@@ -166,6 +166,8 @@ class S3Door:
             "ETag": etag, "Accept-Ranges": "bytes", "Last-Modified": format_datetime(MODIFIED, usegmt=True),
             "Content-Type": "application/octet-stream",
         }  # fmt: skip
+        if request.query.get("partNumber", "1") != "1":
+            return answers.error("InvalidPartNumber", "the object has one part, number 1", 416)
         if (status := _unmet(request, etag)) is not None:
             if status == 304:
                 return web.Response(status=304, headers=headers)

@@ -240,6 +240,8 @@ async def test_heads_ranges_and_conditions(tmp_path: Path) -> None:
         assert await asked(app, body(IfNoneMatch=head["ETag"])) == "304"
         assert await asked(app, body(IfModifiedSince=head["LastModified"])) == "304"
         assert await asked(app, body(Range="bytes=9999999-")) == "InvalidRange"
+        assert await asked(app, body(PartNumber=1)) == WEIGHTS
+        assert await asked(app, body(PartNumber=2)) == "InvalidPartNumber"
         url = f"http://{app.listeners.door_addresses['s3_listen']}/acme/tiny/v1/model.safetensors"
         async with aiohttp.ClientSession() as session:
             for condition, found in (('"other"', WEIGHTS), (head["ETag"], WEIGHTS[5:])):
