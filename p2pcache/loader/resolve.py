@@ -3,9 +3,9 @@
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 from p2pcache.errors import Conflict, NoAgent, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
@@ -234,14 +234,23 @@ def pull_pinned(
 ) -> tuple[Path, Ref]:
     """As `snapshot`, and the ref with its digest: the tag may move before it is used again."""
     wanted, here = Ref.parse(model_name(ref)), connect(agent)
-    # A pattern that was taken for a sequence would be a pattern for each letter; "*" is all files.
-    include, exclude = ([p] if isinstance(p, str) else p for p in (include, exclude))
+    include, exclude = _patterns("include", include), _patterns("exclude", exclude)
     try:
         path, digest = pull_directory(here, wanted, include=include, exclude=exclude)
     except NoAgent as error:
         path = _last_known(here, wanted, error)
         digest = path.name.removeprefix("@")
     return path, wanted._replace(digest=digest)
+
+
+def _patterns(name: str, given: object) -> list[str]:
+    # A pattern that was taken for a sequence would be a pattern for each letter; "*" is all files.
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    patterns = list(cast("Iterable[object]", given)) if several else [given]
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise UsageError(f"{name}: expected patterns of files, got {pattern!r}")
+    return cast("list[str]", patterns)
 
 
 def pull_directory(

@@ -244,3 +244,10 @@ def test_a_file_without_the_suffix_is_refused(tmp_path: Path) -> None:
 def test_a_ref_too_long_for_a_path() -> None:
     with pytest.raises(P2PCacheError):
         p2pcache.load("a" * 5000)
+
+
+@pytest.mark.parametrize("name", ["include", "exclude"])
+@pytest.mark.parametrize("wrong", [3, [3], [b"*.json"]])
+def test_patterns_of_another_type_are_refused(tmp_path: Path, name: str, wrong: Any) -> None:
+    with fakes.fake_agent(tmp_path) as agent, pytest.raises(UsageError, match=f"{name}: expected"):
+        p2pcache.snapshot("team/m:v1", agent=agent.address, **{name: wrong})

@@ -203,7 +203,8 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
         )
     if isinstance(error, ConnectionRefusedError):
         return NoAgent(
-            f"no agent answers at {address}; start one with 'p2pcache agent' or check --agent"
+            f"no agent answers at {address}; start one with 'p2pcache agent' or check the address "
+            "(--agent, in Python agent=)"
         )
     if isinstance(error, TimeoutError):
         return Unreachable(f"the agent at {address} doesn't answer; look at its log")
@@ -214,7 +215,8 @@ def _translated(error: BaseException, address: str) -> P2PCacheError:
     text = reason_of(error)
     if isinstance(error, socket.gaierror):
         return NoAgent(
-            f"no agent at {address}: its name can't be resolved ({text}); check --agent, and that DNS answers"
+            f"no agent at {address}: its name can't be resolved ({text}); check the address "
+            "(--agent, in Python agent=), and that DNS answers"
         )
     return Lost(f"lost the agent at {address}: {text}; run the command again to resume")
 
