@@ -5,6 +5,7 @@ tensor parallelism, consecutive layers for pipeline parallelism, whole experts f
 """
 
 import fnmatch
+import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from typing import Any, Literal, NamedTuple, SupportsIndex
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.loader.format.dtypes import BITS
 from p2pcache.loader.format.header import TensorInfo, shown
+
+_log = logging.getLogger(__name__)
 
 Filter = str | Iterable[str] | Callable[[str], bool]
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|blocks|block|h)\.(\d+)\.")
@@ -132,6 +135,10 @@ def select_tensors(
         elif axis.kind == "expert":
             kept = _experts(kept, tensors, axis)
     cuts = [axis for axis in axes if axis.kind == "tensor"]
+    for axis in cuts:
+        # No error: callers share axes between families of models.
+        if axis.size > 1 and not any(fnmatch.fnmatchcase(t.name, axis.names) for t in tensors):
+            _log.warning("%s matches no tensor of the model, so it cuts none", axis)
     return [_item_of(info, cuts) for info in kept]
 
 

@@ -106,6 +106,15 @@ def test_a_dimension_that_can_not_be_shared_is_named(
         select_tensors([info("w", shape)], axes=[axis])
 
 
+def test_an_axis_that_matches_nothing_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    axes = [ParallelAxis("tensor", 0, 2, names=names) for names in ("*.w", "*.typo")]
+    (item,) = select_tensors([info("a.w", (8, 2))], axes=axes)
+    assert item.shape == (4, 2)
+    (said,) = caplog.messages
+    assert "*.typo" in said
+    assert "matches no tensor" in said
+
+
 def test_wrong_axes_are_refused() -> None:
     with pytest.raises(UsageError):
         ParallelAxis("tensor", 2, 2)
