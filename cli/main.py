@@ -93,7 +93,7 @@ ELSEWHERE = {
     "start": "agent", "daemon": "agent", "diagnose": "doctor", "settings": "config", "snapshots": "ls",
     "members": "nodes", "peers": "nodes", "health": "status", "clean": "prune", "du": "df",
 }  # fmt: skip
-# The same for options of `pull`.
+# What they type as an option of `pull`.
 OPTIONS_ELSEWHERE = {
     "--local-dir": "--to", "--output": "--to", "--dest": "--to", "--revision": "NAME:REVISION",
 }  # fmt: skip
@@ -249,8 +249,9 @@ def _on_broken_pipe(args: list[str], error: BaseException) -> int:
     from p2pcache.cli.support.output import abandon_stdout, reader_has_gone
 
     if not reader_has_gone():
-        if isinstance(error, SystemExit) and not error.code:
-            return 0  # so click ends when it has completed a word
+        # So click ends when it has completed a word (0), or can't (1).
+        if isinstance(error, SystemExit) and isinstance(error.code, int) and not error.__context__:
+            return error.code
         return _fail(args, *_unclassified(error.__cause__ or error))
     abandon_stdout()
     return 0

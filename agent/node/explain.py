@@ -42,20 +42,15 @@ class Explainer:
         """The running pull of a model, else the last one.
 
         Raises:
-            NotFound: this node never pulled it, or waits for what the name means.
+            NotFound: this node never pulled it; it may wait for what the name means.
         """
         digest = ref.digest or await self._digest(ref)
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
         found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
         models = await pools.STEPS.run(self._context.store.models)
-        if running is None and self._resolver.asks_for(ref):
-            trouble = f": {told}" if (told := self._resolver.storage_trouble) is not None else ""
-            raise NotFound(
-                f"{ref} waits for {self._resolver.asked} to say what the name means{trouble}"
-            )
         if running is None and found["last"] is None:
-            raise NotFound(why_no_pull(ref, models))
+            raise NotFound(self._asks_now(ref) or why_no_pull(ref, models))
         found["here"] = cached_part(str(found["digest"]), models)
         if running is None:
             return {"ref": str(ref), "state": "idle", "now": None, **found}
@@ -64,6 +59,13 @@ class Explainer:
             "ref": str(ref), "state": "running", "now": self._now(running), **found,
             "digest": digest, "report": report,
         }  # fmt: skip
+
+    def _asks_now(self, ref: Ref) -> str:
+        """Who is asked now what a ref names, for a pull or whatever else; "": nobody."""
+        if not self._resolver.asks_for(ref):
+            return ""
+        trouble = f": {told}" if (told := self._resolver.storage_trouble) is not None else ""
+        return f"{ref} waits for {self._resolver.asked} to say what the name means{trouble}"
 
     async def _digest(self, ref: Ref) -> str:
         """The digest of a ref: of the pull that began last, else of the cache; "": it has none."""

@@ -1,5 +1,7 @@
 """`push`: store a directory as a model."""
 
+import os
+import shlex
 import time
 from contextlib import closing
 from pathlib import Path
@@ -91,12 +93,11 @@ def push(
       p2pcache push --repair ./llama team/llama:v3
       p2pcache pull "$(p2pcache push -q ./llama llama)"
     """
+    _check_order(directory, ref)
     wanted = Ref.parse(ref)
     spelling, name = spelled(ref), as_written(ref)
     if not directory.strip():  # an unset variable; to Path it means the current directory
         raise UsageError("the directory is empty text; say '.' for this one")
-    if Path(ref).is_dir() and not Path(directory).exists():
-        raise UsageError(f"the directory comes first: p2pcache push {ref} {directory}")
     if wanted.digest:
         raise UsageError(f"push gives a tag its digest; leave the digest out: {wanted.short}")
     if certificate and not key:
@@ -123,6 +124,22 @@ def push(
         reporter.done(done, _summary(name, done))
     if not as_json:
         emit(f"{name}@blake3:{found.layout.digest}")
+
+
+def _check_order(directory: str, ref: str) -> None:
+    """Refuse a ref before its directory. Most paths are no refs, so look before the ref is parsed.
+
+    Raises:
+        UsageError: the directory stands in the ref's place.
+    """
+    if not os.path.isdir(ref) or os.path.exists(directory):  # noqa: PTH110, PTH112 - never raise
+        return
+    try:
+        Ref.parse(directory)
+    except UsageError:
+        return
+    right = shlex.join([ref, directory])
+    raise UsageError(f"the directory comes first: p2pcache push {right}")
 
 
 def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:

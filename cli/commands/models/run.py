@@ -115,8 +115,9 @@ def _not_started(argv: Sequence[str]) -> int:
     if "/" in name and os.path.exists(name):  # noqa: PTH110 - as it was typed
         note(f"p2pcache: error: {name}: it can not be executed")
         return NOT_STARTED
-    # Of other programs' `run` people know that a model is enough.
-    hint = f"; a model needs an engine: p2pcache run -- vllm serve {name}" if not argv[1:] else ""
+    # For other programs' `run` a model is enough. A single word may as well be a misspelt program.
+    alone = not argv[1:] and (":" in name or "/" in name) and launch.is_ref(name)
+    hint = f"; a model needs an engine: p2pcache run -- vllm serve {name}" if alone else ""
     note(f"p2pcache: error: {name}: no such command{hint}")
     return NOT_FOUND
 

@@ -75,7 +75,7 @@ def verify(
         if as_json:
             reporter.update(done)
     found = [f"{bad} bad (dropped)"] if bad else []
-    # Whoever opened the model before may have found the bytes changed.
+    # An agent or a command that opened the model before may have found its bytes changed.
     found += [f"{missing} missing (or changed on disk, and dropped before)"] if missing else []
     raise IntegrityError(
         f"{name}: of {done.get('chunks')} chunks {' and '.join(found)}; pull it to mend it"

@@ -12,6 +12,7 @@ from p2pcache.cli.standalone.setting_forms import check_forms
 from p2pcache.cli.support.client_options import ClientSettings
 from p2pcache.cli.support.options import Command, config_option, json_option
 from p2pcache.cli.support.output import clean, emit, emit_document, note
+from p2pcache.errors import UsageError
 from p2pcache.io import config as settings_files
 from p2pcache.io.sources import is_kind, unknown_kind
 from p2pcache.io.sources.settings import VARIABLE, read_sources
@@ -82,14 +83,21 @@ def check(config: str | None) -> None:
     path = settings_files.find_file(config, os.environ)
     file = settings_files.read_file(path)
     settings_files.check_sections(file, SECTIONS)
-    for source in read_sources(file, os.environ).values():
+    for name, source in read_sources(file, os.environ).items():
         if not is_kind(source.url.partition("://")[0]):
-            raise unknown_kind(source.url)
+            # An agent starts all the same, and opens a source when it is first asked for.
+            where = "" if name in file.sections.get("sources", {}) else f"environment {VARIABLE}: "
+            note(f"note: {where}[sources.{name}] url: {unknown_kind(source.url)}")
     for name, kind in SECTIONS.items():
         loaded = settings_files.load(kind, name, file=file)
         check_forms(name, loaded)
         if isinstance(loaded.settings, AgentSettings):
-            check_marks(loaded.settings)
+            try:
+                check_marks(loaded.settings)
+            except UsageError as error:
+                places = {loaded.sources[mark] for mark in ("cache_low", "cache_high")}
+                where = ", ".join(sorted(places - {"default"}))
+                raise UsageError(f"{where}: [agent] {error}") from None
     for variable in settings_files.unknown_variables(os.environ, SECTIONS):
         if variable not in OTHER_VARIABLES and not variable.startswith(OTHER_PREFIXES):
             note(f"note: no setting reads the variable {clean(variable)}")

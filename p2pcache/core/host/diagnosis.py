@@ -17,6 +17,7 @@ from p2pcache.core.host.settings import (
     SLOW_LINK_MBIT,
     SPACE_WARN_BYTES,
     TCP_WARN_BYTES,
+    WARNINGS_TOLD,
 )
 from p2pcache.core.units import format_bytes
 from p2pcache.errors import OriginUnavailable
@@ -316,8 +317,6 @@ def agent(
             "address isn't its own, set --advertise"
         )
         return Finding("agent", "warn", measured, advice)
-    if warnings:
-        return Finding("agent", "warn", f"{measured}, ready, and it warns", "; ".join(warnings))
     if version != ours:
         advice = f"this command is {ours}; run: systemctl restart p2pcache-agent"
         return Finding("agent", "warn", measured, advice)
@@ -327,6 +326,12 @@ def agent(
         )
         own = f"{measured}, ready, but it was started with {', '.join(differs)}"
         return Finding("agent", "warn", own, advice)
+    # The last: they may stand for long, and those before are of what the examination itself is worth.
+    if warnings:
+        more = len(warnings) - WARNINGS_TOLD
+        rest = [f"and {more} more"] if more > 0 else []
+        told = "; ".join([*warnings[:WARNINGS_TOLD], *rest])
+        return Finding("agent", "warn", f"{measured}, ready, and it warns", told)
     return Finding("agent", "ok", f"{measured}, ready")
 
 

@@ -24,6 +24,7 @@ DISK_WARN_BYTES_PER_S = 100 * 10**6  # slower than a 1 GbE link: the disk sets t
 TCP_WARN_BYTES = 4 << 20
 SLOW_LINK_MBIT = 1000  # below it a cable or a switch port has fallen back
 MODEL_BYTES = 100 * 10**9  # the example of how long a link takes
+WARNINGS_TOLD = 3  # of an agent's own in one finding: status has them all
 
 # -- the timeline of a pull --
 TAIL_SHARE = 0.95  # of the bytes; behind it few runs are left to choose from, so stragglers show

@@ -38,6 +38,7 @@ class BlobPool:
     def __init__(self, root: Path, folders: Folders, disk: Disk, records: Records) -> None:
         self.root = root
         self.trouble: P2PCacheError | None = None
+        self.refused = False
         self.folders = folders
         self.disk = disk
         self.records = records

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import NoSpace, NotAllowed, P2PCacheError
+from p2pcache.errors import NoSpace, P2PCacheError
 from p2pcache.io.blobs.blob_file import BlobFile
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.disk.disk import MAKE_INODES, free_bytes, free_inodes, is_read_only
@@ -64,8 +64,11 @@ def usage(blobs: BlobPool) -> Usage:
     """Bytes of models on this disk, and what is free."""
     cached, free = blobs.cached_bytes(), free_bytes(blobs.root)
     inodes = free_inodes(blobs.root)
-    # The look may write, and a disk at rest is left alone until it has refused something.
-    read_only = isinstance(blobs.trouble, NotAllowed) and is_read_only(blobs.root)
+    # To try it makes an inode: a disk at rest is left alone until it has refused a write, and after it took one.
+    tries = blobs.refused
+    read_only = is_read_only(blobs.root, tries=tries)
+    if tries and not read_only:
+        blobs.refused = False
     return Usage(cached, free, promised_bytes(blobs), filled_bytes(blobs), inodes, read_only)
 
 

@@ -50,6 +50,7 @@ class Cache(Protocol):
     root: Path
     folders: Folders
     trouble: P2PCacheError | None  # why the last call that failed did so
+    refused: bool  # a write, as a read-only disk does, since the last look at it
 
 
 def check_owner(path: Path) -> None:
@@ -236,6 +237,7 @@ def cache_errors(cache: Cache, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        cache.refused |= error.errno == errno.EROFS
         if error.errno in _GONE:
             with contextlib.suppress(OSError):
                 check_present(cache.root, cache.folders)

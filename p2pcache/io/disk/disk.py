@@ -293,14 +293,19 @@ def disk_bytes(path: Path) -> int:
     return info.f_blocks * info.f_frsize
 
 
-def is_read_only(where: Path) -> bool:
+def is_read_only(where: Path, *, tries: bool = True) -> bool:
     """Whether a file system takes no writes, such as one that the kernel found faulty.
 
     False also if it is gone, which the caller's own error tells.
+
+    Args:
+        where: a directory of it.
+        tries: to write, too; else it is believed what it calls itself.
     """
     try:
-        if os.statvfs(where).f_flag & os.ST_RDONLY:
-            return True
+        calls_itself_so = bool(os.statvfs(where).f_flag & os.ST_RDONLY)
+        if calls_itself_so or not tries:
+            return calls_itself_so
         # From Linux 6.15 on a faulty ext4 is still called writable: only a write tells. This file has no name.
         os.close(os.open(where, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except OSError as error:

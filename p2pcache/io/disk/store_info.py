@@ -90,7 +90,7 @@ class Usage(NamedTuple):
     promised_bytes: int = 0  # of running pulls, without blocks of the disk yet
     filled_bytes: int = 0  # what counts against the quota
     free_inodes: int | None = None  # None: the disk doesn't count them
-    read_only: bool = False  # looked at once the disk has refused something
+    read_only: bool = False  # the disk calls itself so, or refused a write and does so still
 
 
 def cached_part(digest: str, models: Iterable[ModelInfo]) -> dict[str, object] | None:

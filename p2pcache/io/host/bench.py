@@ -26,9 +26,9 @@ FILE_BYTES = 64 << 20  # sent over and over: it lies in the page cache
 CONNECT_S = 5.0
 RANGE_BYTES = 16 << 20  # of one read of the storage: the largest chunk
 READERS = 8  # as the leases that one node works on at once
-OBJECTS = (
-    10_000  # looked at to find a large one: blobs are listed by digest, and small ones are many
-)
+PAGE = 1000  # objects of one answer to a listing: all of the first are looked at
+# Looked at to find a large one: blobs are listed by digest, and small ones are many.
+OBJECTS = 10_000
 
 
 class OriginSpeed(NamedTuple):
@@ -78,12 +78,12 @@ def origin_speed(url: str) -> OriginSpeed:
 
 
 def _large_one(opened: Retrying) -> ObjectInfo | None:
-    """The first blob that fills a read, else the largest of the first `OBJECTS`."""
+    """The largest blob of the first page, or of those up to the first that has a range for each reader."""
     largest = None
-    for info in islice(opened.list(f"{ROOT}/blobs/"), OBJECTS):
+    for seen, info in enumerate(islice(opened.list(f"{ROOT}/blobs/"), OBJECTS), 1):
         if largest is None or info.size > largest.size:
             largest = info
-        if info.size >= RANGE_BYTES:
+        if seen >= PAGE and largest.size >= READERS * RANGE_BYTES:
             break
     return largest
 

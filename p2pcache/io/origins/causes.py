@@ -19,6 +19,7 @@ from urllib3.util.ssl_match_hostname import CertificateError
 from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageError
 from p2pcache.io.log import redact
 from p2pcache.io.redaction import hide_in_quotes
+from p2pcache.io.security.tls import NO_TLS, SPEAKS_NO_TLS
 
 MAX_CHARS = 300  # of a library's or server's text in one message
 
@@ -188,8 +189,8 @@ def _reason(found: list[BaseException]) -> str:
         if isinstance(one, socket.gaierror):
             return f"its name can't be resolved ({one_line(one.strerror)})"
         if isinstance(one, ssl.SSLError):
-            if one.reason == "WRONG_VERSION_NUMBER":
-                return "it doesn't speak TLS, perhaps plain HTTP (http://)"
+            if one.reason == NO_TLS:
+                return f"{SPEAKS_NO_TLS}, perhaps plain HTTP (http://)"
             return f"TLS failed ({one.reason or type(one).__name__})"
         if isinstance(one, OSError) and one.errno:
             return os.strerror(one.errno)

@@ -23,6 +23,8 @@ WARN_SHARE = 0.25
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged
 LOG_LINES = Rate(0.1, 10)  # of refused strangers: they must not fill the log
+NO_TLS = "WRONG_VERSION_NUMBER"  # OpenSSL's reason where an answer is no record of TLS
+SPEAKS_NO_TLS = "it doesn't speak TLS"
 _REASONS = {  # by the other side's alert: its cause, and what to do
     "CERTIFICATE_REQUIRED": "it demands a certificate; set --tls-cert, --tls-key and --tls-ca",
     "UNKNOWN_CA": "it doesn't know the CA of our certificate",
@@ -31,7 +33,7 @@ _REASONS = {  # by the other side's alert: its cause, and what to do
     "UNSUPPORTED_CERTIFICATE": "our certificate isn't made for this purpose",
     "CERTIFICATE_UNKNOWN": "it doesn't accept our certificate",
     "PROTOCOL_VERSION": "it doesn't speak TLS 1.3",
-    "WRONG_VERSION_NUMBER": "it doesn't speak TLS; set the --tls-* settings on both sides or none",
+    NO_TLS: f"{SPEAKS_NO_TLS}; set the --tls-* settings on both sides or none",
     "HTTP_REQUEST": "it speaks plain HTTP; use https://",
 }
 
@@ -257,12 +259,9 @@ def check_role(certificate: Any, role: Role) -> Member:
 
 
 _CLOCK_CODES = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and _HAS_EXPIRED
-_ISSUER_CODES = (
-    18,
-    19,
-    20,
-    21,
-)  # and those of a certificate, or a chain, whose end isn't among our CAs
+# OpenSSL's codes of a certificate, or a chain, whose end isn't among our CAs. One that signed itself (18) is no
+# member's: a CA makes theirs.
+_ISSUER_CODES = (19, 20, 21)
 
 
 def explain(error: BaseException) -> str:
@@ -272,7 +271,7 @@ def explain(error: BaseException) -> str:
         if error.verify_code in _CLOCK_CODES:
             advice = "; look at the clocks of both"
         elif error.verify_code in _ISSUER_CODES:
-            advice = "; tls_ca here must hold the CA that signed it"
+            advice = "; if it is a member, tls_ca here lacks its CA"
         return f"its certificate is not good: {error.verify_message}{advice}"
     reason = str(getattr(error, "reason", None) or "")
     for ending, text in _REASONS.items():

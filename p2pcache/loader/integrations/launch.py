@@ -53,7 +53,7 @@ def find_model(argv: Sequence[str], exists: Callable[[str], bool]) -> Found | No
             continue
         if found.text.startswith(SCHEME):
             return found._replace(text=found.text.removeprefix(SCHEME).rstrip("/"))
-        if _is_ref(found.text) and not exists(found.text):
+        if is_ref(found.text) and not exists(found.text):
             return found
     return None
 
@@ -140,7 +140,8 @@ def cache_environment(engine: str, directory: Path) -> dict[str, str]:
     return found | {"TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
 
 
-def _is_ref(text: str) -> bool:
+def is_ref(text: str) -> bool:
+    """Whether a word can name a model."""
     try:
         Ref.parse(text)
     except UsageError:

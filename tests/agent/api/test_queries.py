@@ -146,7 +146,7 @@ async def test_a_read_only_disk_is_a_warning_of_status_and_of_probes(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
-        monkeypatch.setattr(reservation, "is_read_only", lambda _: True)
+        monkeypatch.setattr(reservation, "is_read_only", lambda _, tries: tries)
         async with session.get("/readyz") as answer:
             assert (await answer.json())["warnings"] == [], "a disk at rest isn't tried"
         with monkeypatch.context() as patch:
@@ -158,7 +158,7 @@ async def test_a_read_only_disk_is_a_warning_of_status_and_of_probes(
         async with session.get("/readyz") as answer:
             probed = await answer.json()
             assert answer.status == 200, "it serves what it has"
-        monkeypatch.setattr(reservation, "is_read_only", lambda _: False)
+        monkeypatch.setattr(reservation, "is_read_only", lambda _, tries: False)
         async with session.get("/v1/status") as answer:
             assert (await answer.json())["warnings"] == []
     for warnings in (told["warnings"], probed["warnings"]):

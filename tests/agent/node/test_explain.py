@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.cli.main import cli
 from p2pcache.errors import OriginUnavailable
 from p2pcache.ids import Ref
@@ -121,6 +122,17 @@ async def test_explain_says_that_a_pull_waits_for_what_its_name_means(
         assert told["message"].startswith("team/m:v1 waits for storage file://")
         assert (await pulling)[0]["event"] == "done"
         assert (await explain(app))[0] == 200
+
+
+async def test_who_asks_for_a_name_hides_no_history(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While anybody asked for the name, a `show` too, nothing was known of the last pull."""
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        await pull(app, "team/m:v1")
+        monkeypatch.setattr(Resolver, "asks_for", lambda *_: True)
+        status, found = await explain(app)
+        assert (status, found["state"], found["last"]["code"]) == (200, "idle", 0)
 
 
 async def test_explain_tells_of_the_last_pull_of_a_tag_that_moved(

@@ -10,8 +10,9 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from p2pcache.errors import NotAllowed, Unreachable, UsageError
-from p2pcache.io.disk.cache_dir import BLOBS, check_owner, node_id, user_name
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
+from p2pcache.io.blobs import reservation
+from p2pcache.io.disk.cache_dir import BLOBS, cache_errors, check_owner, node_id, user_name
 from p2pcache.io.disk.disk import Disk
 from p2pcache.io.models.store import Store
 from tests.io.disk.owner_kit import give_away, needs_root
@@ -143,6 +144,29 @@ def test_a_part_that_was_removed_under_the_process_is_named(cache: Path, name: s
         shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
         with pytest.raises(Unreachable, match=rf"{name} was deleted .* restart it"):
             store.usage()
+
+
+def test_a_disk_that_refused_a_write_is_read_only_until_it_takes_one(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next fault of the same disk hid it, and after any missing right each look made an inode."""
+    tried: list[bool] = []
+    answers = [True, True, False]
+
+    def look(_: Path, *, tries: bool) -> bool:
+        tried.append(tries)
+        return tries and answers.pop(0)
+
+    monkeypatch.setattr(reservation, "is_read_only", look)
+    with contextlib.closing(Store.open(cache)) as store:
+        for number, says in [
+            (errno.EACCES, False), (errno.EROFS, True), (errno.EIO, True), (errno.EACCES, False),
+            (errno.EACCES, False),
+        ]:  # fmt: skip
+            with pytest.raises(P2PCacheError), cache_errors(store._blobs, "x"):
+                raise OSError(number, os.strerror(number))
+            assert store.usage().read_only is says
+    assert tried == [False, True, True, True, False]
 
 
 @pytest.mark.parametrize("name", ["blobs", "models"])

@@ -33,6 +33,7 @@ def test_a_disk_that_calls_itself_writable_and_refuses_writes_is_read_only(
 
     monkeypatch.setattr(os, "open", refuse)
     assert disk_module.is_read_only(tmp_path)
+    assert not disk_module.is_read_only(tmp_path, tries=False)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """`p2pcache bench` and `loadtest.bench`: the same parts, measured for an instant."""
 
+import io
 import json
 import random
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -12,6 +15,7 @@ from p2pcache.cli.main import cli
 from p2pcache.errors import NotFound, UsageError
 from p2pcache.io.host import bench, host_facts
 from p2pcache.io.origins import open_origin
+from p2pcache.io.origins.base import ObjectInfo
 from tests.agent.kit import make_model, push
 
 SIZE = 3_000_000
@@ -62,6 +66,37 @@ def test_storage_is_read_by_a_large_blob_among_many_small_ones(
     assert found is not None
     assert found.size == SIZE
     opened.close()
+
+
+class Storage:
+    """Objects of these sizes; it counts those that it lists, and keeps which ranges were read."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.listed = 0
+        self.ranges: set[tuple[str, int]] = set()
+
+    def list(self, _: str) -> Iterator[ObjectInfo]:
+        for size in self.sizes:
+            self.listed += 1
+            yield ObjectInfo(f"{self.listed}", size, "")
+
+    def open(self, key: str, start: int, _: int) -> io.BytesIO:
+        self.ranges.add((key, start))
+        return io.BytesIO()
+
+
+@pytest.mark.parametrize("small", [0, 3_000])
+def test_readers_of_a_storage_read_ranges_of_their_own(small: int) -> None:
+    """Beside a blob of 4 GiB one of 16 MiB was read: the same bytes again and again, which storage has at hand."""
+    storage: Any = Storage([4] * small + [bench.RANGE_BYTES, 4 << 30] + [4] * bench.OBJECTS)
+    found = bench._large_one(storage)
+    assert found is not None
+    assert storage.listed == max(small + 2, bench.PAGE), "no more than needed"
+    read = bench._reader(storage, found.key, found.size)
+    for number in range(bench.READERS):
+        read(number, bench.RANGE_BYTES)
+    assert len(storage.ranges) == bench.READERS
 
 
 def test_a_part_that_cannot_be_measured_says_why(tmp_path: Path) -> None:

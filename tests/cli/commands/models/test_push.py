@@ -1,5 +1,7 @@
+import errno
 import json
 import os
+import shlex
 import threading
 from pathlib import Path
 from typing import Any
@@ -82,14 +84,35 @@ def test_an_unset_variable_does_not_push_the_directory_we_are_in(run: Run) -> No
     assert "'.'" in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    "path", ["model", "./model", "model/", "../{}/model", "{}/model", "my model"]
+)
 def test_a_ref_before_its_directory_is_told(
-    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """The ref was told as a directory that isn't there."""
+    """The ref was told as a directory that isn't there, and a path as no ref."""
+    (model.parent / "my model").mkdir()
     monkeypatch.chdir(model.parent)
-    said = run("push", "team/m:v1", "model").exception
+    path = path.format(model.parent.name if path.startswith("..") else model.parent)
+    said = run("push", "team/m:v1", path).exception
     assert isinstance(said, UsageError)
-    assert str(said) == "the directory comes first: p2pcache push model team/m:v1"
+    assert str(said) == f"the directory comes first: p2pcache push {shlex.quote(path)} team/m:v1"
+
+
+def test_a_ref_in_a_directory_that_nobody_may_enter_is_no_mistake(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, origin: str
+) -> None:
+    """To look for a directory of the ref's name was an unknown error there."""
+
+    look = os.stat
+
+    def stat(path: Any, **how: Any) -> os.stat_result:
+        if str(path) == "team/m:v1":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return look(path, **how)
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert run("push", model, "team/m:v1", "--origin", origin).exit_code == 0
 
 
 def test_through_the_agent(agent: FakeAgent, run: Run, model: Path) -> None:

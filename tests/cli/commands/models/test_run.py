@@ -114,7 +114,11 @@ def test_what_can_not_be_started(run: Run, tmp_path: Path) -> None:
 def test_a_model_alone_is_no_command(run: Run) -> None:
     """Others' `run` takes a model and has an engine of its own."""
     assert "p2pcache run -- vllm serve team/m:v1" in run("run", "team/m:v1").stderr
-    assert "vllm" not in run("run", "nobody-has-this", "x").stderr
+    assert "p2pcache run -- vllm serve team/m" in run("run", "team/m").stderr
+    for other in (["nobody-has-this", "x"], ["vlm"], ["./missing.sh"], ["/no/such:1"], ["../m"]):
+        said = run("run", "--", *other).stderr
+        assert "no such command" in said
+        assert "vllm serve" not in said
 
 
 @pytest.mark.parametrize(

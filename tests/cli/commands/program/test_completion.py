@@ -134,13 +134,17 @@ def test_a_real_shell_completes_behind_a_colon(
     assert done.stdout.split() == [offered], done.stderr
 
 
-def test_a_process_of_its_own_ends_well() -> None:
-    env = {"_P2PCACHE_COMPLETE": "bash_complete", "COMP_LINE": "p2pcache config show a"}
+@pytest.mark.parametrize(
+    ("shell", "code", "offers"), [("bash_complete", 0, "plain,agent\n"), ("foo", 1, "")]
+)
+def test_a_process_of_its_own_ends_well(shell: str, code: int, offers: str) -> None:
+    """A shell that click doesn't know was a bug of ours."""
+    env = {"_P2PCACHE_COMPLETE": shell, "COMP_LINE": "p2pcache config show a"}
     command = [sys.executable, "-m", "p2pcache.cli.main"]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "plain,agent\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (code, offers, "")
 
 
 @pytest.mark.parametrize(("line", "words"), [

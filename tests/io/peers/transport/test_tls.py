@@ -128,6 +128,15 @@ def _model_of(data: bytes) -> Model:
 # -- who doesn't get in ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("code", "advice"), [(18, ""), (20, "; if it is a member, tls_ca here lacks its CA")]
+)
+def test_a_stranger_that_signed_itself_brings_no_advice_to_trust_it(code: int, advice: str) -> None:
+    error = ssl.SSLCertVerificationError(1, "verify failed")
+    error.verify_code, error.verify_message = code, "why"
+    assert tls.explain(error) == f"its certificate is not good: why{advice}"
+
+
 async def test_a_foreign_certificate(
     authority: Authority, foreign: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -146,7 +155,7 @@ async def test_a_foreign_certificate(
     async with node(number(a), tls=a) as server, node(number(fraud), tls=fraud) as client:
         server.swarm(MODEL, full=True)
         await fails(client, MODEL, number(a), server.address)
-        why = r"refused a peer from 127.0.0.1: its certificate is not good: .*; tls_ca here must"
+        why = r"refused a peer from 127.0.0.1: its certificate is not good: .*; if it is a member, tls_ca"
         assert re.search(why, caplog.text)
         assert "it doesn't know the CA of our certificate" in caplog.text
         assert server.net.stats.refused == 1
