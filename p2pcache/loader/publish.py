@@ -24,6 +24,7 @@ from p2pcache.loader.memory.tensors import framework_of
 from p2pcache.loader.resolve import connect, model_name
 
 _WEIGHTS = "model.safetensors"  # the name that engines look for
+_TIED = "Some tensors share memory"  # so the library begins; names of tensors come later
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")  # as Rust says it
 
 
@@ -108,7 +109,8 @@ def save_file(
     The file lies in TMPDIR until it is stored. It needs the safetensors package.
 
     Args:
-        tensors: name to torch tensor, or name to numpy array.
+        tensors: name to torch tensor, or name to numpy array. Arrays that are views, such as transposed ones, are
+            copied first, which takes their size once more in memory; torch's views need `.contiguous()`.
         ref: names the tag.
         metadata: of the file's header.
         force: see `push`.
@@ -118,59 +120,76 @@ def save_file(
         The ref with the model's digest.
 
     Raises:
-        UsageError: tensors of several kinds or that share memory, or safetensors is missing.
-        NoSpace, P2PCacheError: of TMPDIR; as `push`.
+        UsageError: tensors or metadata that can't be stored, or safetensors is missing.
+        NotFound, NoSpace, P2PCacheError: of TMPDIR; as `push`.
     """
     Ref.parse(ref)  # before anything is written
-    kind, values = _savable(tensors)
+    kind = _kind_of(tensors)
+    if not isinstance(metadata, Mapping | None):
+        raise UsageError("metadata is a dict of texts")
     texts = dict(metadata or {})
     wrong = [key for key, text in texts.items() if not isinstance(key, str) or not isinstance(text, str)]  # fmt: skip
     if wrong:
         raise UsageError(f"metadata {shown(wrong[0])}: names and values are text")
-    with tempfile.TemporaryDirectory(prefix="p2pcache-") as folder:
+    with disk_errors("TMPDIR, where the file is written"):
+        room = tempfile.TemporaryDirectory(prefix="p2pcache-")
+    with room as folder:
         with disk_errors(f"temporary file in {folder}"):
-            _write(kind, values, Path(folder) / _WEIGHTS, texts)
+            _write(kind, tensors, Path(folder) / _WEIGHTS, texts)
         return push(folder, ref, force=force, agent=agent)
 
 
-def _savable(tensors: object) -> tuple[str, dict[str, Any]]:
-    """The library's module for these tensors, and the tensors as that takes them.
-
-    It writes the memory that a view begins at, in its order, so views become what they show.
+def _kind_of(tensors: object) -> str:
+    """The library's module for these tensors.
 
     Raises:
-        UsageError: they are none.
+        UsageError: it has none: they are no dict of one kind of tensors, or have a name or a mask that the file can't.
     """
     known = "save_file takes a dict of torch tensors, or one of numpy arrays"
     if not isinstance(tensors, Mapping):
         raise UsageError(f"{known}; of a module give its state_dict()")
     if not all(isinstance(name, str) for name in tensors):
         raise UsageError("names of tensors are text")
+    if "__metadata__" in tensors:
+        raise UsageError(
+            "the file keeps its metadata under __metadata__; name the tensor otherwise"
+        )
     try:
         kinds = {framework_of(tensor) for tensor in tensors.values()}
     except UsageError:
         raise UsageError(known) from None
     if kinds == {"pt"}:
-        return "torch", {name: one.resolve_conj().resolve_neg() for name, one in tensors.items()}
-    if kinds == {"np"}:
-        np = import_numpy()
-        return "numpy", {name: np.asarray(one, order="C") for name, one in tensors.items()}
-    raise UsageError(known)
+        return "torch"
+    if kinds != {"np"}:
+        raise UsageError(known)
+    for name, one in tensors.items():
+        if isinstance(one, import_numpy().ma.MaskedArray):
+            raise UsageError(f"{shown(name)}: a mask can't be stored; give the array's filled()")
+    return "numpy"
 
 
-def _write(kind: str, values: dict[str, Any], path: Path, metadata: dict[str, str]) -> None:
+def _as_shown(kind: str, tensors: Mapping[str, Any]) -> dict[str, Any]:
+    """What the library stores right: it writes the memory that a view begins at, in its order."""
+    if kind == "torch":
+        return {name: one.resolve_conj().resolve_neg() for name, one in tensors.items()}
+    np = import_numpy()
+    return {name: np.asarray(one, order="C") for name, one in tensors.items()}
+
+
+def _write(kind: str, tensors: Mapping[str, Any], path: Path, metadata: dict[str, str]) -> None:
     try:
         library = importlib.import_module(f"safetensors.{kind}")
         refusal: type[Exception] = importlib.import_module("safetensors").SafetensorError
     except ImportError:
         raise UsageError("safetensors is not installed; pip install safetensors") from None
     try:
-        library.save_file(values, path, metadata=metadata or None)
+        library.save_file(_as_shown(kind, tensors), path, metadata=metadata or None)
     except KeyError as error:
         raise UsageError(f"safetensors has no dtype {error}") from error
     except (RuntimeError, ValueError, TypeError, refusal) as error:
         why = " ".join(str(error).split())
         if number := _OS_ERROR.search(why):
             raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
-        tied = "of tensors that share memory (tied weights) give one; " if "share" in why else ""
-        raise UsageError(f"these tensors can't be saved: {tied}{why}") from error
+        if why.startswith(_TIED):
+            why = f"of tensors that share memory (tied weights) give one; {why}"
+        raise UsageError(f"these tensors can't be saved: {why}") from error

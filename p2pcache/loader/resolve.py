@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple, cast
 
-from p2pcache.errors import Conflict, NoAgent, NotFound, P2PCacheError, UsageError
+from p2pcache.errors import NoAgent, NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import config
 from p2pcache.io.disk.disk import disk_errors
 from p2pcache.io.http.client import AgentClient, read_token
 from p2pcache.io.models.published_tree import ref_of_tree
-from p2pcache.loader.source.agent_source import AgentSource
+from p2pcache.loader.source.agent_source import AgentSource, not_visible
 from p2pcache.loader.source.base import Source
 from p2pcache.loader.source.deadline import Deadline
 from p2pcache.loader.source.directory import DirectorySource
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 # The operators' socket, then the clients' socket, which containers see.
 DEFAULT_SOCKETS = ("/run/p2pcache/agent.sock", "/run/p2pcache/client/agent.sock")
 Fetch = Literal["all", "needed"]
-OPENINGS = 3  # of a complete model that goes each time before its files are open
+OPENINGS = 2  # of a complete model: what is gone at the second one is elsewhere
 
 
 def open_source(
@@ -139,32 +139,25 @@ def _open_ref(here: NodeAgent, ref: Ref, fetch: Fetch, deadline: Deadline | None
     """The model that a ref means to its agent; one that is complete here with its files open.
 
     Raises:
-        Conflict: it goes again and again before its files are open.
-        NotFound, P2PCacheError: the agent's own error.
+        NotFound: no such model, or its directory isn't visible here.
+        P2PCacheError: the agent's own error.
     """
-    for _ in range(OPENINGS - 1):
-        with contextlib.suppress(Conflict):  # who asks again brings it back
-            return _open_now(here, ref, fetch, deadline)
-    return _open_now(here, ref, fetch, deadline)
-
-
-def _open_now(here: NodeAgent, ref: Ref, fetch: Fetch, deadline: Deadline | None) -> Source:
-    source = AgentSource.attach(
-        here.client, ref, needed=fetch == "needed", origin=here.origin,
-        models_dir=here.models_dir, deadline=deadline,
-    )  # fmt: skip
-    tree = source.tree
-    if tree is None:
-        return source
-    source.close()  # the model is complete here
-    try:
-        found = DirectorySource(tree, source.name)
-        found.open_ahead()
-    except NotFound as error:
-        if not tree.parents[2].is_dir():  # this process doesn't see the agent's models
-            raise
-        raise Conflict(f"{ref} was evicted before it was open; load it again") from error
-    return found
+    tree = Path()
+    for _ in range(OPENINGS):
+        source = AgentSource.attach(
+            here.client, ref, needed=fetch == "needed", origin=here.origin,
+            models_dir=here.models_dir, deadline=deadline,
+        )  # fmt: skip
+        if source.tree is None:
+            return source
+        tree = source.tree
+        source.close()  # the model is complete here
+        # It may be evicted before its files are open. The agent, asked again, brings it back.
+        with contextlib.suppress(NotFound):
+            found = DirectorySource(tree, source.name)
+            found.open_ahead()
+            return found
+    raise not_visible(tree)
 
 
 def _last_known(here: NodeAgent, ref: Ref, error: NoAgent) -> Path:
@@ -279,8 +272,5 @@ def pull_directory(
         raise P2PCacheError(f"{wanted}: the agent named no directory; update agent and library")
     path = (here.models_dir or Path(str(done.get("models_dir", "")))) / relative
     if not path.is_dir():
-        raise NotFound(
-            f"{path} isn't visible here: mount the agent's models directory, and set "
-            "P2PCACHE_MODELS_DIR to where it is"
-        )
+        raise not_visible(path)
     return path, str(done["digest"])

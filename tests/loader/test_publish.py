@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 import p2pcache
 from p2pcache.agent.embedded import run_embedded
-from p2pcache.errors import Conflict, NoSpace, UsageError
+from p2pcache.errors import Conflict, NoSpace, NotFound, UsageError
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.format.dtypes import Framework
 from tests.cli import fake_agent as fakes
@@ -141,6 +141,9 @@ _SHARED = torch.zeros(8)
         ([_SHARED], "dict of torch tensors"), (torch.nn.Linear(2, 2), r"state_dict\(\)"), ({1: _SHARED}, "names"),
         ({"a": torch.zeros(2, dtype=torch.complex128)}, "complex128"), ({"a": np.zeros(2, "c16")}, "complex128"),
         ({"a": _SHARED.to("meta")}, "meta"), ({"a": _SHARED[::2]}, "contiguous"),
+        ({"shared.weight": _SHARED[::2]}, "be saved: You are trying to save a non contiguous tensor"),
+        ({"a": torch.nn.UninitializedParameter()}, "uninitialized"), ({"__metadata__": _SHARED}, "__metadata__"),
+        ({"a": np.ma.masked_array([1.0, 2.0], [False, True])}, r"a: a mask .*filled\(\)"),
     ],
 )  # fmt: skip
 def test_tensors_that_can_not_be_saved(tmp_path: Path, tensors: Any, said: str) -> None:
@@ -149,10 +152,18 @@ def test_tensors_that_can_not_be_saved(tmp_path: Path, tensors: Any, said: str) 
     assert "\n" not in str(refused.value)
 
 
-def test_metadata_is_text(tmp_path: Path) -> None:
-    wrong: Any = {"step": 1200}
-    with pytest.raises(UsageError, match="step"):
+@pytest.mark.parametrize(
+    ("wrong", "said"), [({"step": 1200}, "step"), (["step"], "a dict"), ("step", "a dict"), (5, "a dict")]
+)  # fmt: skip
+def test_metadata_is_text(tmp_path: Path, wrong: Any, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
         p2pcache.save_file({"a": _SHARED}, "team/m:v1", wrong, agent=f"unix://{tmp_path}/no.sock")
+
+
+def test_a_missing_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(NotFound, match="TMPDIR"):
+        p2pcache.save_file({"a": _SHARED}, "team/m:v1", agent=f"unix://{tmp_path}/no.sock")
 
 
 def test_a_full_disk_is_no_fault_of_the_tensors(

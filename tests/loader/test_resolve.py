@@ -21,10 +21,13 @@ from p2pcache.errors import (
     Unreachable,
     UsageError,
 )
+from p2pcache.ids import Ref
+from p2pcache.io.blobs.blob_file import OpenFile
 from p2pcache.io.http.client import AgentClient
 from p2pcache.loader.source.agent_source import AgentSource
 from p2pcache.loader.source.directory import DirectorySource
 from tests.cli import fake_agent as fakes
+from tests.loader.loader_kit import Spec, torch_bytes, write
 from tests.loader.source.agent_kit import agent_settings
 
 SHAPE = (12, 10)
@@ -90,63 +93,126 @@ def test_a_complete_model_is_loaded_by_name_without_an_agent(
         assert found.get_tensor("w").tolist() == [1, 1], "the tag moves in the middle of a load"
 
 
-def test_a_model_that_is_removed_while_the_agent_opens_it_is_asked_for_again(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original, refusals = AgentSource.attach, [Conflict("removed"), Conflict("removed")]
+@pytest.fixture
+def attaches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One ref for each time that the agent was asked."""
+    original, seen = AgentSource.attach, list[str]()
 
-    def attach(*words: Any, **more: Any) -> AgentSource:
-        if refusals:
-            raise refusals.pop()
-        return original(*words, **more)
+    def attach(client: AgentClient, ref: Ref, **more: Any) -> AgentSource:
+        seen.append(str(ref))
+        return original(client, ref, **more)
 
     monkeypatch.setattr(AgentSource, "attach", attach)
-    (tmp_path / "origin").mkdir()
-    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
-        p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
-        assert len(p2pcache.load("team/m:v1", agent=f"unix://{socket}")) == 2
-        refusals[:] = [Conflict("removed")] * 3
-        with pytest.raises(Conflict):
-            p2pcache.load("team/m:v1", agent=f"unix://{socket}")
+    return seen
 
 
-@pytest.mark.parametrize("listed", [False, True])
+def test_what_the_agent_refuses_is_not_asked_for_again(tmp_path: Path, attaches: list[str]) -> None:
+    """Such as a model that an operator removes."""
+    refusal = {"code": 10, "message": "team/m:v1 was removed while it was pulled; pull it again"}
+    with fakes.fake_agent(tmp_path) as agent:
+        agent.document("POST /v1/load", refusal, status=409)
+        with pytest.raises(Conflict, match="was removed"):
+            p2pcache.load("team/m:v1", agent=agent.address)
+    assert len(attaches) == 1
+
+
+@pytest.mark.parametrize(("when", "asked"), [("before", 2), ("listed", 2), ("open", 1)])
 def test_a_model_that_is_evicted_before_it_is_open_comes_back(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *, listed: bool
-) -> None:
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, attaches: list[str], when: str, asked: int
+) -> None:  # fmt: skip
     """Another pull needed the room between the agent's answer and the load's first look."""
-    calls = list[Path]()
+    pending = [when]
     (tmp_path / "origin").mkdir()
     with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
         agent = f"unix://{socket}"
         p2pcache.push(folder, "team/m:v1", agent=agent)
 
-        def evicted_meanwhile(path: Path, name: str = "") -> DirectorySource:
-            calls.append(path)
-            source = DirectorySource(path, name) if listed else None
-            if len(calls) == 1:
-                AgentClient(agent).evict("team/m:v1")
-            return source or DirectorySource(path, name)
+        def evict(moment: str) -> None:
+            if pending == [moment]:
+                pending.clear()
+                assert AgentClient(agent).evict("team/m:v1")["evicted"]
 
-        monkeypatch.setattr("p2pcache.loader.resolve.DirectorySource", evicted_meanwhile)
+        class Watched(DirectorySource):
+            def __init__(self, path: Path, name: str = "") -> None:
+                evict("before")
+                super().__init__(path, name)
+                evict("listed")
+
+            def _file(self, path: str) -> OpenFile:
+                file = super()._file(path)
+                evict("open")
+                return file
+
+        monkeypatch.setattr("p2pcache.loader.resolve.DirectorySource", Watched)
         assert p2pcache.load("team/m:v1", agent=agent)["b"].tolist() == [1, 1, 1]
-    assert calls
+    assert not pending
+    assert len(attaches) == asked
 
 
-@pytest.mark.parametrize("length", [300, 1000])
-def test_a_file_whose_length_was_changed_is_mended_under_the_load(
-    tmp_path: Path, folder: Path, length: int
+def test_a_model_that_goes_and_comes_back_while_it_is_listed_is_whole(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, attaches: list[str]
 ) -> None:
+    original, steps = Path.is_file, ["n.safetensors", "o.safetensors"]
+    for name in steps:
+        save_file({name: torch.ones(3)}, folder / name)
     (tmp_path / "origin").mkdir()
     with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        agent = AgentClient(f"unix://{socket}")
         p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
-        for blob in (tmp_path / "cache/blobs").iterdir():
-            blob.chmod(0o600)
-            os.truncate(blob, length)
+
+        def is_file(path: Path) -> bool:
+            if steps[:1] == [path.name] and "models" in path.parts:
+                if len(steps) == 2:
+                    agent.evict("team/m:v1")
+                else:
+                    list(agent.pull("team/m:v1"))
+                found = original(path)
+                del steps[0]
+                return found
+            return original(path)
+
+        monkeypatch.setattr(Path, "is_file", is_file)
         found = p2pcache.load("team/m:v1", agent=f"unix://{socket}")
-        assert found["w"].flatten().tolist() == list(range(120))
-        tree = p2pcache.snapshot("team/m:v1", agent=f"unix://{socket}")
-        assert (tree / "m.safetensors").read_bytes() == (folder / "m.safetensors").read_bytes()
+    assert found.keys() == {"w", "b", "n.safetensors", "o.safetensors"}
+    assert not steps
+    assert len(attaches) == 2
+
+
+@pytest.mark.parametrize("call", [p2pcache.load, p2pcache.snapshot])
+def test_a_wrong_models_directory_is_said_to_be_wrong(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, attaches: list[str], call: Any
+) -> None:
+    (tmp_path / "origin").mkdir()
+    (tmp_path / "other").mkdir()
+    with run_embedded(agent_settings(tmp_path, tmp_path / "origin")) as socket:
+        p2pcache.push(folder, "team/m:v1", agent=f"unix://{socket}")
+        for name in ("other", "none"):
+            attaches.clear()
+            monkeypatch.setenv("P2PCACHE_MODELS_DIR", str(tmp_path / name))
+            with pytest.raises(NotFound, match=r"isn't visible here.*P2PCACHE_MODELS_DIR"):
+                call("team/m:v1", agent=f"unix://{socket}")
+            assert len(attaches) <= 2
+
+
+@pytest.mark.parametrize("length", [300, (9 << 20) - 4096, 10 << 20])
+def test_a_file_whose_length_was_changed_is_mended_under_the_load(
+    tmp_path: Path, length: int
+) -> None:
+    """Most of its chunks are missing when it is opened; none is read before it is proved again."""
+    (tmp_path / "origin").mkdir()
+    (tmp_path / "folder").mkdir()
+    bodies = write(tmp_path / "folder/m.safetensors", [Spec(n, "U8", (3 << 20,)) for n in "abc"])
+    settings = agent_settings(tmp_path, tmp_path / "origin", origin_bytes_per_s=0)
+    with run_embedded(settings) as socket:
+        agent = f"unix://{socket}"
+        p2pcache.push(tmp_path / "folder", "team/m:v1", agent=agent)
+        [blob] = (tmp_path / "cache/blobs").iterdir()
+        blob.chmod(0o600)
+        os.truncate(blob, length)
+        found = p2pcache.load("team/m:v1", agent=agent, timeout_s=60)
+        assert {name: torch_bytes(tensor) for name, tensor in found.items()} == bodies
+        whole = p2pcache.snapshot("team/m:v1", agent=agent) / "m.safetensors"
+        assert whole.read_bytes() == (tmp_path / "folder/m.safetensors").read_bytes()
 
 
 def test_what_an_agent_refuses_is_not_loaded_by_name(

@@ -59,9 +59,9 @@ def plan_placement(module_or_dict: Any, items: Sequence[LoadItem], *, strict: bo
     unmatched = left_over(placement.missing, placement.unexpected)
     if strict and unmatched:
         raise UsageError(f"{unmatched}; strict=False ignores them")
-    by_memory = {
-        _memory(targets[item.info.name]): item for item in chosen
-    }  # of tied names the last one is filled
+    # Of tied names the last one is filled.
+    by_memory = {_memory(targets[item.info.name]): item for item in chosen}
+    _refuse_other_signs(by_memory)
     for item in by_memory.values():
         try:
             _place(placement, item, targets[item.info.name])
@@ -87,12 +87,25 @@ def _compare(targets: Mapping[str, Any], names: Sequence[str], placement: Placem
     placement.missing = [name for name, target in targets.items() if _memory(target) not in filled]
 
 
+def _refuse_other_signs(by_memory: Mapping[tuple[Any, ...], LoadItem]) -> None:
+    names: dict[tuple[Any, ...], str] = {}
+    for key, item in by_memory.items():
+        name = item.info.name
+        other = names.setdefault(key[:-2], name)
+        if other != name:
+            raise UsageError(
+                f"{shown(name)}: shares its memory with {shown(other)}, of which it shows other values "
+                "(a conjugate, or a negative); clone it"
+            )
+
+
 def _memory(target: Any) -> tuple[Any, ...]:
-    """Equal for two names of one tensor: the same view of the same memory."""
+    """Equal for two names of one tensor: the same view of the same memory. The last two say which values it shows."""
     address = _address(target)
     if not address:
-        return (id(target),)
-    return (target.device, address, tuple(target.shape), target.stride())
+        return (id(target), False, False)
+    place = (target.device, address, tuple(target.shape), target.stride())
+    return (*place, target.is_conj(), target.is_neg())
 
 
 def _address(target: Any) -> int:

@@ -148,10 +148,7 @@ class AgentSource:
         try:
             board = Board(folder, str(event.get("digest")))
         except NotFound:
-            raise NotFound(
-                f"{folder} isn't visible here: mount the whole of the agent's models directory, and set "
-                "P2PCACHE_MODELS_DIR to where it is"
-            ) from None
+            raise not_visible(folder) from None
         with self._changed:
             if self._closed:
                 board.close()
@@ -293,3 +290,11 @@ class AgentSource:
         error = self._error or (fallback.error if fallback is not None else None)
         if error is not None:
             raise error
+
+
+def not_visible(path: Path) -> NotFound:
+    """The error of a process that doesn't see what the agent named."""
+    return NotFound(
+        f"{path} isn't visible here: mount the whole of the agent's models directory, and set "
+        "P2PCACHE_MODELS_DIR to where it is"
+    )

@@ -7,11 +7,10 @@ missing ones come from the origin (`origin_fallback`).
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from p2pcache.core.format.layout import Layout
-from p2pcache.errors import IntegrityError, NotFound
+from p2pcache.errors import NotFound
 from p2pcache.ids import RunIndex, RunSet
 from p2pcache.io.blobs.blob_file import OpenFile
 from p2pcache.io.disk.disk import Disk, disk_errors
@@ -135,13 +134,9 @@ class ArrivingFiles:
         return number
 
     def open_ahead(self, ranges: Sequence[Range]) -> None:
-        """Open the files of these ranges: an open file stays readable when its directory is removed.
-
-        One that somebody else made shorter is opened when the agent has mended it.
-        """
+        """Open the files of these ranges: an open file stays readable when its directory is removed."""
         for blob in list(dict.fromkeys(self._blob(r.path) for r in ranges))[:OPEN_AHEAD]:
-            with suppress(IntegrityError):
-                self._file(blob)
+            self._file(blob)
 
     def _file(self, blob: int) -> OpenFile:
         """The blob's open file. It is opened anew after a withdrawal: its name may mean another file."""

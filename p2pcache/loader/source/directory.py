@@ -32,7 +32,7 @@ class DirectorySource:
             name: for messages, such as a ref; "": the path.
 
         Raises:
-            NotFound: there is no such directory or file.
+            NotFound: there is no such directory or file, or it went while it was listed.
             UsageError: more files than a model may have.
             NotAllowed, P2PCacheError: the disk refused.
         """
@@ -56,12 +56,16 @@ class DirectorySource:
                 raise NotFound(f"{path}: no such directory or file; pull the model first")
 
     def _walk(self, root: Path) -> None:
+        held = OpenFile(os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         for folder, folders, names in os.walk(root, onerror=_reraise):
             folders.sort()
             for name in sorted(names):
                 full = Path(folder) / name
                 if full.is_file():
                     self._add(full.relative_to(root).as_posix(), full)
+        # Else files may be missing in the list. While the old one is held open no new one has its inode.
+        if not os.path.samestat(os.fstat(held.fd), root.stat()):
+            raise NotFound(f"{root} was replaced while it was listed; load the model again")
 
     def _add(self, name: str, full: Path) -> None:
         if len(self._paths) >= MAX_FILES:
@@ -82,8 +86,6 @@ class DirectorySource:
         """
         for path in [p for p in self._paths if p.endswith(_READ)][:OPEN_FILES]:
             self._file(path)
-        if not self.path.is_dir():  # files may be missing in the list
-            raise NotFound(f"{self.path} was removed meanwhile; load the model again")
 
     def _file(self, path: str) -> OpenFile:
         """Open a file, or find it open. It stays open while the caller holds it, and usually for the next read.

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import p2pcache
 from p2pcache.errors import UsageError
@@ -69,6 +70,24 @@ def test_load_into_a_module_with_tied_weights(tmp_path: Path) -> None:
     p2pcache.load_into(model, tmp_path)
     assert torch_bytes(model.head.weight) == body["embed.weight"]
     assert model.embed.weight.requires_grad
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float32])
+def test_targets_that_show_one_memory_with_other_signs_are_refused(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """They aren't tied: what fills one makes the other one wrong."""
+    save_file({"a": torch.ones(2), "b": torch.ones(2)}, tmp_path / "m.safetensors")
+    memory = torch.zeros(2, dtype=dtype)
+    other = memory.conj() if memory.is_complex() else torch._neg_view(memory)
+    for into in ({"a": memory, "b": other}, {"b": other, "a": memory}, {"a": other, "b": memory}):
+        with pytest.raises(UsageError, match="b: shares its memory with a"):
+            p2pcache.load_into(into, tmp_path)
+    with pytest.raises(UsageError, match=r"lacks 1 tensor .c."):
+        p2pcache.load_into({"a": memory, "c": other}, tmp_path, files="m.*", filter="a")
+    assert not memory.any()
+    p2pcache.load_into({"a": other, "b": other.view_as(other)}, tmp_path)
+    assert other.tolist() == [1, 1]
 
 
 def test_load_into_converts_other_dtypes_and_strides(tmp_path: Path) -> None:
