@@ -12,7 +12,7 @@ from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM)
 # How our programs are called. Others that import us have rules of their own.
-_OURS = ("/p2pcache", "/p2pcache-init", "/p2pcache/__main__.py")
+_OURS = {"p2pcache", "p2pcache-init"}
 
 
 def _end(number: int, _frame: FrameType | None) -> None:
@@ -20,11 +20,16 @@ def _end(number: int, _frame: FrameType | None) -> None:
 
 
 def handle_early() -> None:
-    """Let a signal end this process if it is our command, or PID 1, and has no handler of its own."""
-    if os.getpid() == 1 or sys.argv[0].endswith(_OURS):
-        for number in ENDING:
-            if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-                signal.signal(number, _end)
+    """Let a signal end this process that has no handler yet: both in PID 1, Ctrl-C in our commands.
+
+    Elsewhere SIGTERM ends a process by itself, which systemd takes for a clean end.
+    """
+    called = (sys.argv or [""])[0]
+    ours = called.rpartition("/")[2] in _OURS or called.endswith("/p2pcache/__main__.py")
+    numbers = ENDING if os.getpid() == 1 else (signal.SIGINT,) if ours else ()
+    for number in numbers:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _end)
 
 
 def hear_signals() -> None:

@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 PART_END_S = 1.0
 SHOWN_S = 5.0  # a finished download is noted when a client has published it, or after this
 TICK_S = 0.25  # between two looks of a running download at flushing, clients and trouble
-# The first ones are closer: what is waited for at a look counts for the whole time until the next one, and at the first
-# look nothing is known of any peer.
+# The first looks at a download are closer together: what is waited for at a look counts for the whole time until the
+# next one, and at the first look nothing is known of any peer.
 FIRST_TICK_S = 0.01
 
 Bringing = Callable[[Download], AbstractAsyncContextManager[object]]

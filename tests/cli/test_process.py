@@ -66,22 +66,6 @@ print(gc.get_freeze_count(), len(gc.get_objects()))
     assert left < 100
 
 
-@pytest.mark.parametrize(("program", "code"), [
-    ("/usr/bin/p2pcache", 130), ("/usr/bin/p2pcache-init", 130), ("/x/p2pcache/__main__.py", 130),
-    ("/usr/bin/an-engine", -signal.SIGINT),
-])  # fmt: skip
-def test_ctrl_c_before_the_imports_are_done(program: str, code: int) -> None:
-    """It printed where in an import Python was. Other programs that import us keep their own rule."""
-    early = (
-        f"import os, sys; sys.argv = [{program!r}]; import p2pcache.cli; os.kill(os.getpid(), 2)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", early], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code
-    assert ("KeyboardInterrupt" in done.stderr) == (code != 130)
-
-
 @pytest.mark.parametrize("code", [1, 6, 10])
 def test_every_error_of_the_agent_becomes_its_exit_code(
     agent: FakeAgent, tmp_path: Path, code: int

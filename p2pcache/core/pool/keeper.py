@@ -255,12 +255,15 @@ class Keeper:
     def _make_way(self, intent: Intent, spots: Mapping[NodeId, Spot], copies: int) -> set[NodeId]:
         """Where copies find no room beside those of the model before, these go at once; of which nodes."""
         placement, before = intent.placement, intent.before
-        if before is None or all(len(targets) >= copies for targets in placement.targets):
+        short = [targets for targets in placement.targets if len(targets) < copies]
+        if before is None or not short:
             return set()
         size, gone = placement.stripes.largest, set[NodeId]()
         for node, load in list(before.placement.loads.items()):
             left = self._rooms.left(node)
-            if load and node in spots and left < size <= left + load:
+            # A node that has its place for the new copies has room for both.
+            lacks = node in spots and spots[node].present and any(node not in one for one in short)
+            if load and lacks and left < size <= left + load:
                 before.placement.remove_all(node)
                 before.orders.pop(node, None)
                 gone.add(node)

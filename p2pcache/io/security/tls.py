@@ -18,7 +18,8 @@ from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.security.cluster_key import check_secret_file
 
 WARN_S = 14 * 86400.0  # before the certificate ends: two weeks for a person to notice
-# Of its time at most: what renews short certificates by itself mostly does so when a third is left.
+# Share of a certificate's time, at most, in which its end is warned of: what renews short certificates by itself mostly
+# does so when a third is left.
 WARN_SHARE = 0.25
 WATCH_S = 10.0  # how often the files' times are looked at
 REMIND_S = 86400.0  # how often an end that comes near is logged

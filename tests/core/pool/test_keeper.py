@@ -220,6 +220,20 @@ def test_on_a_small_disk_the_old_version_makes_way_for_the_new_one() -> None:
     assert ordered == {1000: {new}, 1001: {DIGEST, new}, 1002: {new}}
 
 
+def test_the_old_version_makes_no_way_where_only_another_node_lacks_a_place() -> None:
+    cluster = Cluster(3, room=RUNS * RUN_BYTES * 5 // 2)
+    cluster.keep(0, whole=True)
+    cluster.obey()
+    del cluster.nodes[1002]
+    cluster.keeper.on_nodes(cluster.nodes, cluster.now)
+    new = "77" * 32
+    cluster.keeper.on_wish(KEY, Wish(new, 0, whole=True), [RUN_BYTES] * RUNS)
+    cluster.keeper.review(KEY, {}, cluster.now)
+    cluster.keeper.check()
+    ordered = {n: {o.manifest_digest for o in cluster.keeper.orders(n)} for n in cluster.nodes}
+    assert ordered == {1000: {DIGEST, new}, 1001: {DIGEST, new}}
+
+
 def test_what_would_not_fit_in_its_place_ends_no_old_version() -> None:
     cluster = Cluster(2, room=RUNS * RUN_BYTES)
     cluster.keep(0, whole=True)
@@ -238,7 +252,7 @@ def test_a_node_that_is_away_lacks_no_room_for_a_wish_for_all_nodes() -> None:
     cluster.keep(0, whole=True)
     cluster.obey()
     assert cluster.progress == (1, 2, RUNS * RUN_BYTES)  # it comes back, mostly
-    assert cluster.missing_places == 0  # no room lacks
+    assert cluster.missing_places == 0  # room isn't what lacks
     cluster.keeper.on_report(1000, Kept(DIGEST, NO_SPACE), cluster.now)
     cluster.haves.clear()
     cluster.look()

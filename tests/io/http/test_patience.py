@@ -104,6 +104,8 @@ def test_a_name_that_takes_long_and_fails(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     said: list[str] = []
-    with pytest.raises(Unreachable, match=r"its name can't be resolved \(Temp.*; check the address"):
+    with pytest.raises(
+        Unreachable, match=r"its name can't be resolved \(Temp.*; check the address"
+    ):
         AgentClient("http://agent.example:7403", say=said.append).status()
     assert "waiting to reach the agent at http://agent.example:7403" in said[0]
