@@ -242,18 +242,21 @@ class Api:
         """Begin a push; answer which blobs are missing."""
         caller = request[CALLER]
         with self._offered.share_of(caller.client) as share:
-            body = await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share)
+            encoded = bytes(await read_body(request, limit_bytes=MAX_MANIFEST_BYTES, share=share))
+            refusal, began = Entry(caller.who, "push"), time.monotonic()
             try:
                 digest, missing = await self._pushes.take_in_turn(
                     caller.client,
-                    bytes(body),
+                    encoded,
                     lambda layout: self._possession.unproved(caller, layout),
                 )
             except P2PCacheError as error:
+                seconds = time.monotonic() - began
                 # This call doesn't say the name that the push is to have.
-                digest = await pools.WORK.run(digest_of, bytes(body))
-                self._journal.record("push", digest=digest, error=error)
-                with Entry(caller.who, "push", digest=digest):
+                digest = await pools.WORK.run(digest_of, encoded)
+                self._journal.record("push", digest=digest, seconds=seconds, error=error)
+                refusal.fields["digest"] = digest
+                with refusal:
                     raise
         return server.json_response(
             {

@@ -105,8 +105,14 @@ class HistoryRow(NamedTuple):
 
     def with_earlier(self, before: "HistoryRow") -> "HistoryRow | None":
         """One row for this failure and an equal one just before it; None: they aren't equal failures."""
-        same = (before.action, before.ref, before.code) == (self.action, self.ref, self.code)
+        same = before.kind == self.kind
         return self._replace(times=before.times + self.times) if self.code and same else None
+
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """What equal failures have in common."""
+        # A push that is refused at its manifest has no name yet, only a digest.
+        return self.action, self.ref or self.digest, self.code
 
     def as_json(self) -> dict[str, object]:
         """The row in the form of docs/api.md."""

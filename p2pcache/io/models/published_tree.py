@@ -56,7 +56,11 @@ class Trees:
         self._view = HubView(disk, folders)
         walk = self._walk()
         found = (_parse(space, name, entry) for space, name, entries in walk for entry in entries)
-        self._trees = {tree for tree in found if tree is not None}  # nobody else makes any
+        # By digest; nobody else makes any. Sets are replaced, not changed: other threads read them meanwhile.
+        self._trees: dict[str, frozenset[Tree]] = {}
+        for tree in found:
+            if tree is not None:
+                self._add(tree)
 
     def close(self) -> None:
         """Close what is open."""
@@ -98,7 +102,7 @@ class Trees:
             self._disk.sync(self._folders.tmp)
         finally:
             os.close(parent)
-        self._trees.add(tree)
+        self._add(tree)
         self._show(tree.namespace, tree.name)
 
     def _intact(self, tree: Tree, files: list[tuple[str, str]]) -> bool:
@@ -161,7 +165,7 @@ class Trees:
         """Make a tree disappear at once, then delete it."""
         parent = self._open(tree.namespace, tree.name)
         if parent is None:
-            self._trees.discard(tree)
+            self._forget(tree)
             return
         temporary = f"gone-{secrets.token_hex(8)}"
         try:
@@ -170,7 +174,7 @@ class Trees:
             self._disk.sync(parent)
             self._disk.sync(self._folders.tmp)
         except FileNotFoundError:
-            self._trees.discard(tree)
+            self._forget(tree)
             return
         except OSError as error:
             if error.errno != errno.EXDEV:
@@ -180,20 +184,31 @@ class Trees:
             self._disk.remove_tree(parent, tree.entry)
         finally:
             os.close(parent)
-        self._trees.discard(tree)
+        self._forget(tree)
         self._show(tree.namespace, tree.name)
         self._disk.remove_tree(self._folders.tmp, temporary)
         self._tidy(tree.namespace, tree.name)
 
     def trees(self, digest: str | None = None) -> list[Tree]:
         """Every tree, or those of one model; some may have been removed behind our back."""
-        return sorted(tree for tree in self._trees if digest in (None, tree.digest))
+        if digest is not None:
+            return sorted(self._trees.get(digest, ()))
+        return sorted(tree for same in self._trees.values() for tree in same)
 
     def pulled_as(self, digest: str) -> Ref | None:
         """A ref, without its tag, below which a model has a tree; None: it has none."""
-        # Copied: other threads publish meanwhile.
-        found = [tree for tree in list(self._trees) if tree.digest == digest]
+        found = self._trees.get(digest)
         return Ref(*min(found)[:2], "", digest) if found else None
+
+    def _add(self, tree: Tree) -> None:
+        self._trees[tree.digest] = self._trees.get(tree.digest, frozenset()) | {tree}
+
+    def _forget(self, tree: Tree) -> None:
+        rest = self._trees.get(tree.digest, frozenset()) - {tree}
+        if rest:
+            self._trees[tree.digest] = rest
+        else:
+            self._trees.pop(tree.digest, None)
 
     def links(self) -> list[tuple[Ref, str]]:
         """Every tag link with its digest; leftovers of an interrupted swap are removed."""

@@ -275,12 +275,20 @@ async def test_a_begun_push_gives_its_space_when_nobody_sends(
         monkeypatch.setattr(manager, "BEGUN_S", 0.0)
         assert (await pull(app, "team/m:v1"))["event"] == "done"
         assert begun.digest not in app.downloads.swarms
+        look = app.downloads.remove_begun_push
+
+        async def look_long() -> bool:
+            await asyncio.sleep(0.02)
+            return await look()
+
+        monkeypatch.setattr(app.downloads, "remove_begun_push", look_long)
         assert await begin(app) == 507, "nothing is taken from a model that has a name"
         row = (await app.journal.rows(9))[0]
         assert (row.action, row.digest, row.code) == ("push", begun.digest, 5)
         lines = [r.__dict__["audit"] for r in caplog.records if r.name == "p2pcache.audit"]
         (line,) = [line for line in lines if line["action"] == "push"]
         assert (line["digest"], line["result"], line["code"]) == (begun.digest, "failed", 5)
+        assert 0.02 <= row.seconds <= line["seconds"]
     monkeypatch.setattr(manager, "BEGUN_S", 60.0)
     async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:

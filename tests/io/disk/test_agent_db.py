@@ -63,6 +63,16 @@ def test_a_crash_loop_is_one_row(path: Path) -> None:
     assert kept == [(7, 0, 1), (6, 0, 1), (5, 7, 1), (4, 3, 3), (1, 0, 1)]
 
 
+def test_refused_pushes_of_two_models_are_two_rows(path: Path) -> None:
+    """A push that is refused at its manifest has no name yet."""
+    one, other = "ab" * 32, "cd" * 32
+    with closing(Records(path)) as db:
+        for ended, digest in ((1.0, one), (2.0, one), (3.0, other)):
+            db.add_history(row(ended, action="push", ref="", digest=digest, code=8))
+        kept = [(r.digest, r.times) for r in db.history(10)]
+    assert kept == [(other, 1), (one, 2)]
+
+
 def test_records_of_the_release_before_gain_a_history_and_lose_nothing(path: Path) -> None:
     with closing(sqlite3.connect(path)) as old:
         old.executescript(agent_db._SCHEMAS[0] + "pragma user_version=1;")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from p2pcache.ids import Ref
 from p2pcache.io.models.published_tree import ref_of_tree
 from p2pcache.io.models.store import Store
 from tests.io.models.store_kit import REF, Model, model, open_store
@@ -53,6 +54,22 @@ def test_a_model_of_a_lower_layer_is_removed_and_stored_again(tmp_path: Path) ->
         wanted.assert_tree(shown)
         store.prune(all_unused=True)
         assert not shown.exists()
+
+
+def test_a_model_without_a_tag_is_told_by_the_first_name_that_has_a_tree(tmp_path: Path) -> None:
+    old, new, later = model(), Model({"config.json": b"new"}), Ref.parse("team/zebra:v1")
+    with contextlib.closing(open_store(tmp_path)) as store:
+        for generation, wanted in enumerate((old, new), 1):
+            here = wanted.add(store)
+            wanted.fill(here)
+            for ref in (later, REF):
+                here.publish(ref, generation)
+    with contextlib.closing(open_store(tmp_path)) as store:
+        placed = {info.digest: info.placed for info in store.models()}
+        assert placed == {new.digest: None, old.digest: Ref("team", "llama", "", old.digest)}
+        assert all((info := store.model_info(d)) and info.placed == placed[d] for d in placed)
+        store.remove_model(old.digest)
+        assert not any((tmp_path / "models").glob(f"*/*/@{old.digest}"))
 
 
 @pytest.mark.parametrize(
