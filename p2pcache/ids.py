@@ -152,6 +152,15 @@ def is_spelling_of(text: str, ref: Ref) -> bool:
     return text.isascii() and text.lower() == ref.full_name
 
 
+def is_ref(text: str) -> bool:
+    """Whether a text can name a model."""
+    try:
+        Ref.parse(text)
+    except UsageError:
+        return False
+    return True
+
+
 def is_digest(text: str) -> bool:
     """Whether `text` is a digest in its one spelling: 64 lower-case hex digits."""
     return _HEX.fullmatch(text) is not None

@@ -26,7 +26,7 @@ from p2pcache.cli.support.progress import (
 from p2pcache.cli.support.ref_argument import REF
 from p2pcache.core.units import format_bytes, format_duration
 from p2pcache.errors import UsageError
-from p2pcache.ids import Ref, as_written, spelled
+from p2pcache.ids import Ref, as_written, is_ref, spelled
 from p2pcache.io.files.completeness import signs_of_a_part
 from p2pcache.io.files.indexing import find_files
 from p2pcache.io.files.push_upload import indexed
@@ -132,14 +132,10 @@ def _check_order(directory: str, ref: str) -> None:
     Raises:
         UsageError: the directory stands in the ref's place.
     """
-    if not os.path.isdir(ref) or os.path.exists(directory):  # noqa: PTH110, PTH112 - never raise
-        return
-    try:
-        Ref.parse(directory)
-    except UsageError:
-        return
-    right = shlex.join([ref, directory])
-    raise UsageError(f"the directory comes first: p2pcache push {right}")
+    swapped = os.path.isdir(ref) and not os.path.exists(directory)  # noqa: PTH110, PTH112 - never raise
+    if swapped and is_ref(directory):
+        right = shlex.join([ref, directory])
+        raise UsageError(f"the directory comes first: p2pcache push {right}")
 
 
 def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:

@@ -18,7 +18,7 @@ from p2pcache.cli.support.options import DIR, Command, quiet_option
 from p2pcache.cli.support.output import end_notes, note
 from p2pcache.cli.support.progress import make_reporter
 from p2pcache.errors import NotFound, UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, is_ref
 from p2pcache.loader.integrations import launch
 
 NOT_FOUND, NOT_STARTED = 127, 126  # as shells and env(1) have them
@@ -116,7 +116,7 @@ def _not_started(argv: Sequence[str]) -> int:
         note(f"p2pcache: error: {name}: it can not be executed")
         return NOT_STARTED
     # For other programs' `run` a model is enough. A single word may as well be a misspelt program.
-    alone = not argv[1:] and (":" in name or "/" in name) and launch.is_ref(name)
+    alone = not argv[1:] and (":" in name or "/" in name) and is_ref(name)
     hint = f"; a model needs an engine: p2pcache run -- vllm serve {name}" if alone else ""
     note(f"p2pcache: error: {name}: no such command{hint}")
     return NOT_FOUND

@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from p2pcache.errors import UsageError
-from p2pcache.ids import SCHEME, Ref, spelled
+from p2pcache.ids import SCHEME, Ref, is_ref, spelled
 
 ENGINES = ("vllm", "sglang")
 _ADDRESS = re.compile(
@@ -138,15 +137,6 @@ def cache_environment(engine: str, directory: Path) -> dict[str, str]:
     if engine == "vllm":
         return found | {"VLLM_CACHE_ROOT": str(directory)}
     return found | {"TORCHINDUCTOR_CACHE_DIR": str(directory / "inductor")}
-
-
-def is_ref(text: str) -> bool:
-    """Whether a word can name a model."""
-    try:
-        Ref.parse(text)
-    except UsageError:
-        return False
-    return True
 
 
 def _value(argv: Sequence[str], flag: str) -> str | None:
