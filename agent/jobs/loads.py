@@ -52,40 +52,43 @@ class Loads:
             client: of the call; only it may demand.
         """
         began = time.monotonic()
-        work = asyncio.gather(self._pulls.begin_download(ref, force=False, whole=not needed))
-        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
-        async with contextlib.aclosing(waits) as waiting:
-            async for event in waiting:
-                yield event
-        ((resolved, download),) = work.result()
-        digest, before = resolved.digest, download.sources_before(began)
-        manifest = download.swarm.layout.manifest
-        named = {
-            "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
-            "models_dir": str(self._context.store.root / "models"),
-        }  # fmt: skip
-        runs = download.swarm.layout.run_count
-        if not download.swarm.complete:
-            async with self._attached(download, ref, client, needed=needed) as load:
-                shown = download.swarm.store.arriving
-                arriving = shown.path if shown is not None else ""
-                yield {
-                    "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
-                    "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
-                }  # fmt: skip
-                async with contextlib.aclosing(self._ticks(load, before)) as ticks:
-                    async for event in ticks:
-                        yield event
-        download.ended.result()
-        path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = download.sources(before)
-        yield {
-            "event": "done", **named, "path": path, **sources,
-            "bytes_local": max(
-                0, manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"]
-            ),
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
+        with contextlib.ExitStack() as use:
+            work = asyncio.gather(
+                self._pulls.begin_download(ref, use, force=False, whole=not needed)
+            )
+            waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
+            async with contextlib.aclosing(waits) as waiting:
+                async for event in waiting:
+                    yield event
+            ((resolved, download),) = work.result()
+            digest, before = resolved.digest, download.sources_before(began)
+            manifest = download.swarm.layout.manifest
+            named = {
+                "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
+                "models_dir": str(self._context.store.root / "models"),
+            }  # fmt: skip
+            runs = download.swarm.layout.run_count
+            if not download.swarm.complete:
+                async with self._attached(download, ref, client, needed=needed) as load:
+                    shown = download.swarm.store.arriving
+                    arriving = shown.path if shown is not None else ""
+                    yield {
+                        "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
+                        "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
+                    }  # fmt: skip
+                    async with contextlib.aclosing(self._ticks(load, before)) as ticks:
+                        async for event in ticks:
+                            yield event
+            download.ended.result()
+            path = await self._downloads.publish_model(download, ref, resolved.generation)
+            sources = download.sources(before)
+            yield {
+                "event": "done", **named, "path": path, **sources,
+                "bytes_local": max(
+                    0, manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"]
+                ),
+                "seconds": round(time.monotonic() - began, 3),
+            }  # fmt: skip
 
     async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download
