@@ -148,7 +148,7 @@ class DownloadManager:
 
     def busy(self) -> dict[str, str]:
         """Why models can't be evicted now, for people, by digest."""
-        reasons = dict.fromkeys(self.in_use, "a pull or a push uses it")
+        reasons = dict.fromkeys(self.in_use, "a pull, a load or a push uses it")
         reasons |= dict.fromkeys(self.running, "it is being pulled")
         now = self._context.now()
         for digest, sent in self._sent.items():

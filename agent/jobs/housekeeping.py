@@ -50,7 +50,7 @@ class Housekeeping:
 
         Raises:
             NotFound: it isn't in this cache.
-            Conflict: a pull or a push uses it, or another process has it open or mapped.
+            Conflict: a pull, a load or a push uses it, or another process has it open or mapped.
         """
         store, began, unsure = self._context.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):

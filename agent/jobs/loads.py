@@ -20,6 +20,7 @@ from p2pcache.io.tasks import Turns
 
 TICK_S = 0.01  # between two `ready` events of a loader; shorter costs CPU time with several loaders
 PROGRESS_S = 0.25  # between two `progress` events, as of a pull
+OPENS_S = 5.0  # a loader has opened its model so long after it was told where: it takes milliseconds on an idle machine
 
 
 @dataclass(slots=True)
@@ -53,14 +54,14 @@ class Loads:
         """
         began = time.monotonic()
         with contextlib.ExitStack() as use:
-            work = asyncio.gather(
+            beginning = asyncio.gather(
                 self._pulls.begin_download(ref, use, force=False, whole=not needed)
             )
-            waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
+            waits = while_waiting(beginning, lambda: self._pulls.asked, self._pulls.storage_trouble)
             async with contextlib.aclosing(waits) as waiting:
                 async for event in waiting:
                     yield event
-            ((resolved, download),) = work.result()
+            ((resolved, download),) = beginning.result()
             digest, before = resolved.digest, download.sources_before(began)
             manifest = download.swarm.layout.manifest
             named = {
@@ -82,6 +83,8 @@ class Loads:
             download.ended.result()
             path = await self._downloads.publish_model(download, ref, resolved.generation)
             sources = download.sources(before)
+            # Until the loader has had time to open what it is told; what it has open is seen.
+            asyncio.get_running_loop().call_later(OPENS_S, use.pop_all().close)
             yield {
                 "event": "done", **named, "path": path, **sources,
                 "bytes_local": max(

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.jobs import loads
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
 from p2pcache.agent.jobs.loads import Loads
 from p2pcache.core.format.layout import Layout
@@ -151,8 +152,11 @@ async def test_a_removed_model_is_not_published(tmp_path: Path, layout: Layout) 
 
 
 @pytest.mark.parametrize("how", ["pull", "load", "files"])
-async def test_a_pull_under_way_keeps_its_model(tmp_path: Path, layout: Layout, how: str) -> None:
+async def test_a_pull_under_way_keeps_its_model(
+    tmp_path: Path, layout: Layout, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From when its client has heard what the ref means, to its end."""
+    monkeypatch.setattr(loads, "OPENS_S", 0.5)
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         await pull(app, str(REF))
         pulls, include = app.warms._pulls, ["weights.bin"] if how == "files" else []
@@ -168,6 +172,8 @@ async def test_a_pull_under_way_keeps_its_model(tmp_path: Path, layout: Layout, 
                 assert (await prune(app))["removed"] == []
                 assert (await remove(app))[0] == 409
         assert told[-1] == "done"
+        while app.downloads.in_use:
+            await asyncio.sleep(0.01)
         assert len((await prune(app))["removed"]) == 1
 
 
