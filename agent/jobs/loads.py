@@ -13,7 +13,7 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.events import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.tasks import Turns
@@ -83,6 +83,9 @@ class Loads:
             download.ended.result()
             path = await self._downloads.publish_model(download, ref, resolved.generation)
             sources = download.sources(before)
+            if ref.digest is not None:
+                work = self._set_asked(download)
+                self._context.tasks.spawn_contained(work, name=f"asked-{digest[:12]}")
             # Until the loader has had time to open what it is told; what it has open is seen.
             asyncio.get_running_loop().call_later(OPENS_S, use.pop_all().close)
             yield {
@@ -92,6 +95,20 @@ class Loads:
                 ),
                 "seconds": round(time.monotonic() - began, 3),
             }  # fmt: skip
+
+    async def _set_asked(self, download: Download) -> None:
+        """Set the tags by which clients asked for a model that still mean it.
+
+        A loader that asked by a tag attaches by its digest to an agent that was started anew, which remembers only that
+        the tag was asked for.
+        """
+        store, digest = self._context.store, download.swarm.digest
+        tags = await pools.STEPS.run(store.tags_of, digest)
+        for ref in set(await pools.STEPS.run(store.names_of, digest)).difference(tags):
+            with contextlib.suppress(P2PCacheError):
+                resolved = await self._pulls.resolve(ref)
+                if resolved.digest == digest:
+                    await self._downloads.publish_model(download, ref, resolved.generation)
 
     async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download

@@ -194,6 +194,26 @@ async def test_a_model_gets_the_tag_that_a_client_asked_for(
         assert small["event"] == "done"  # the server's next start, while storage is away
 
 
+async def test_a_model_gets_the_tag_that_was_asked_for_before_a_restart(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loader attaches again by the digest that it was told."""
+    where = {"origin": origin.as_uri()}
+    with monkeypatch.context() as patch:
+        reads = HeldReads(patch)
+        reads.lost = True
+        async with agent(tmp_path, **where) as app, client(app) as session:
+            async with load(session) as (first, _):
+                pass
+            reads.let_go.set()
+    async with agent(tmp_path, **where) as app, client(app) as session:
+        async with load(session, ref=f"team/m:v1@blake3:{first['digest']}") as (_, lines):
+            assert [event["event"] async for event in lines][-1] == "done"
+        async with asyncio.timeout(10):
+            while not app.store.tags_of(first["digest"]):
+                await asyncio.sleep(0.02)
+
+
 async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
