@@ -81,8 +81,15 @@ class Ref(NamedTuple):
         """As short as it parses back: the default namespace is left out, the tag is not."""
         return f"{self.full_name}:{self.tag}"
 
-    def __str__(self) -> str:
+    @property
+    def full(self) -> str:
+        """As `str`, always with its tag: a key of records that last."""
         return self.short + (f"@blake3:{self.digest}" if self.digest else "")
+
+    def __str__(self) -> str:
+        """As short as it parses back: beside a digest the default tag is left out, since nobody may have typed it."""
+        plain = self.digest is not None and self.tag == DEFAULT_TAG
+        return f"{self.full_name}@blake3:{self.digest}" if plain else self.full
 
 
 class Wanted(NamedTuple):
@@ -136,14 +143,12 @@ def spelled(text: str) -> str:
 
 
 def as_written(text: str) -> str:
-    """A ref as people write it: as `str` of it, with the capitals of its name, and no tag that a digest makes needless.
+    """A ref as people write it: as `str` of it, with the capitals of its name.
 
     Raises:
         UsageError: as `Ref.parse`.
     """
-    ref, named = Ref.parse(text), text.partition("@")[0]
-    if ref.digest and ":" not in named:
-        return f"{spelled(text)}@blake3:{ref.digest}"
+    ref = Ref.parse(text)
     return f"{spelled(text)}{str(ref).removeprefix(ref.full_name)}"
 
 

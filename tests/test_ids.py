@@ -45,6 +45,13 @@ def test_refs(text: str, parsed: tuple[str, str, str, str | None]) -> None:
     assert Ref.parse(ref.short) == ref._replace(digest=None)
 
 
+@pytest.mark.parametrize("text", [f"team/llama@blake3:{HEX}", f"a/b:c@blake3:{HEX}", "a:latest"])
+def test_a_digest_needs_no_tag(text: str) -> None:
+    """History and JSON wrote a tag, `latest`, that nobody had typed."""
+    assert str(Ref.parse(text)) == as_written(text) == text
+    assert Ref.parse(Ref.parse(text).full) == Ref.parse(text)
+
+
 @pytest.mark.parametrize(
     "text",
     ["", ":", "/", "a/", "/a", "a:", "a:.x", "a:-x", ".a", "-a", "_a", "..", "../x",

@@ -1,6 +1,7 @@
 """A model as a door hands it out: its files, whose bytes go out while chunks still arrive."""
 
 import asyncio
+import contextlib
 import itertools
 import os
 import time
@@ -138,9 +139,10 @@ class ModelDoor:
         digest = ref.digest
         if digest is not None and digest not in {one for _, one in await self.known(ref)}:
             raise NotFound(f"no tag of {ref.namespace}/{ref.name} here names {digest[:12]}")
-        resolved, download = await self._pulls.begin_download(
-            ref, force=False, whole=whole, url=url
-        )
+        with contextlib.ExitStack() as use:  # streams protect it for as long as they read
+            resolved, download = await self._pulls.begin_download(
+                ref, use, force=False, whole=whole, url=url
+            )
         opened = OpenModel(ref, resolved.generation, download)
         if len(self._recent) >= MAX_RECENT:
             self._recent.clear()
@@ -260,11 +262,12 @@ class ModelDoor:
         self, model: OpenModel, parts: Sequence[Part], start: int, end: int
     ) -> AsyncGenerator[bytes | FileBytes, None]:
         """As `stream`: bytes of the door's own, and where those of files can be read."""
-        download, store = model.download, model.download.swarm.store
         client = f"door-{next(self._count)}"
-        complete = store.complete
-        with download.client(model.ref):
-            store.pin()  # it isn't evicted between two pieces
+        with contextlib.ExitStack() as use:
+            download = await self._protected(model, use)
+            store = download.swarm.store
+            complete = store.complete
+            use.enter_context(download.client(model.ref))
             try:
                 if not store.complete:
                     paths = [part.file.path for part in parts if part.file is not None]
@@ -282,10 +285,18 @@ class ModelDoor:
                     async for piece in self._of_file(download, part.file, first, last):
                         yield piece
             finally:
-                store.unpin()
                 download.forget_wish(client)
-        if store.complete and download.ended.done() and self._is_due(model, complete=complete):
-            await self._publish(model)
+            if store.complete and download.ended.done() and self._is_due(model, complete=complete):
+                # The last byte has come: the model is one of this cache from now on.
+                await self._downloads.publish_model(download, model.ref, model.generation)
+
+    async def _protected(self, model: OpenModel, use: contextlib.ExitStack) -> Download:
+        """The download of an open model, which stays now; another one if it was removed since it was opened."""
+        swarm = model.download.swarm
+        if self._downloads.swarms.get(swarm.digest) is not swarm:
+            return await self._downloads.join_or_begin(model.ref, swarm.digest, use, whole=False)
+        self._downloads.protect(swarm, use)
+        return model.download
 
     async def _of_file(
         self, download: Download, file: File, start: int, end: int
@@ -329,10 +340,6 @@ class ModelDoor:
             self._published.clear()
         self._published[name] = now
         return True
-
-    async def _publish(self, model: OpenModel) -> None:
-        """The last byte has come: the model is one of this cache from now on."""
-        await self._downloads.publish_model(model.download, model.ref, model.generation)
 
 
 def _find(download: Download, pieces: Sequence[_Piece]) -> list[FileBytes]:

@@ -87,40 +87,48 @@ class DownloadManager:
         return pinned | self.running.keys()
 
     @contextlib.asynccontextmanager
-    async def _using(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
-        """Hold a model for one client: `rm` and `prune` can't remove it, and other clients wait."""
-        if self.swarms.get(swarm.digest) is not swarm:
-            raise _removed(ref)
-        swarm.store.pin()
-        try:
-            async with self.opening.of(swarm.digest):
-                yield
-        finally:
-            swarm.store.unpin()
+    async def _turn(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
+        """Inside the block nobody else shows or removes the model."""
+        async with self.opening.of(swarm.digest):
+            if self.swarms.get(swarm.digest) is not swarm:
+                raise _removed(ref)
+            yield
 
-    def refuse_while_pulled(self, ref: Ref) -> None:
-        """Check that no running pull will publish this ref: a first pull writes the tag only at its end.
+    def _refuse_used(self, digest: str) -> None:
+        if digest in self.in_use:
+            raise Conflict("a pull, a load or a push uses it; try again when that has ended")
 
-        Raises:
-            Conflict: this ref is being pulled.
-        """
-        for digest, download in self.running.items():
-            known = {name.tag_key for name in download.refs}
-            if ref.digest in (None, digest) and ref.tag_key in known:
-                raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
-
-    async def leave_swarm(self, digest: str) -> None:
-        """Leave a model's swarm, before its bytes are removed.
+    @contextlib.asynccontextmanager
+    async def leaving(self, digest: str) -> AsyncIterator[None]:
+        """A model leaves its swarm, and goes in the block; what stays is served again. Who asks for it meanwhile waits.
 
         Raises:
             Conflict: it is in use.
         """
-        if digest in self.running:
-            raise Conflict("the model is being pulled right now; stop the pull or wait for it")
-        swarm = self.swarms.get(digest)
-        if swarm is not None and swarm.store.pins:
-            raise Conflict("a pull or a push uses the model's files; try again when it has ended")
-        self.swarms.pop(digest, None)
+        self._refuse_used(digest)  # at once: its user may have its turn for long
+        async with self.opening.of(digest):
+            swarm = self.swarms.get(digest)
+            label = self.unopened.get(digest, "") if swarm is None else swarm.label
+            await self.leave_swarm(digest)
+            try:
+                yield
+            finally:
+                try:
+                    model = await pools.STEPS.run(self._context.store.get, digest)
+                except P2PCacheError as error:  # what ended the block is told
+                    log.warning("%s isn't served until a restart: %s", label or digest, error)
+                else:
+                    if model is not None:
+                        self.join_swarm(model, label)
+
+    async def leave_swarm(self, digest: str) -> None:
+        """Leave a model's swarm, before its bytes are removed; in the model's turn.
+
+        Raises:
+            Conflict: it is in use.
+        """
+        self._refuse_used(digest)
+        swarm = self.swarms.pop(digest, None)
         self.unopened.pop(digest, None)
         self.asked_tags.pop(digest, None)
         if swarm is not None:
@@ -129,32 +137,18 @@ class DownloadManager:
             self._context.told.exit(digest)
 
     async def evict(self, digest: str, value: float) -> int:
-        """Evict a model: it leaves its swarm, and its bytes go. Clients that ask for it meanwhile wait.
-
-        Args:
-            digest: of the model.
-            value: its value now.
-
-        Returns:
-            Bytes of disk freed.
+        """Evict a model of this value; return the bytes of disk freed.
 
         Raises:
             Conflict: it is in use.
             P2PCacheError: the disk refused.
         """
-        async with self.opening.of(digest):
-            swarm = self.swarms.get(digest)
-            await self.leave_swarm(digest)
-            try:
-                return await pools.WORK.run(self._context.store.evict_model, digest, value)
-            finally:  # where the disk refused, all of it is still here
-                model = await pools.STEPS.run(self._context.store.get, digest)
-                if model is not None:
-                    self.join_swarm(model, swarm.label if swarm is not None else "")
+        async with self.leaving(digest):
+            return await pools.WORK.run(self._context.store.evict_model, digest, value)
 
     def busy(self) -> dict[str, str]:
         """Why models can't be evicted now, for people, by digest."""
-        reasons = dict.fromkeys(self.in_use, "a pull or a push uses it")
+        reasons = dict.fromkeys(self.in_use, "a pull, a load or a push uses it")
         reasons |= dict.fromkeys(self.running, "it is being pulled")
         now = self._context.now()
         for digest, sent in self._sent.items():
@@ -209,15 +203,19 @@ class DownloadManager:
 
     async def remove_nameless(self, digest: str) -> bool:
         """Remove a model that no name asks for; False: it has one, is kept here, or is in use."""
-        names = await pools.STEPS.run(self._context.store.names_of, digest)
-        if names or self._context.store.orders.kept_of(digest):
-            return False
-        with contextlib.suppress(Conflict):  # somebody uses it again
-            await self.leave_swarm(digest)
-            self.on_sent(digest, last=True)
-            await pools.WORK.run(self._context.store.remove_model, digest)
-            return True
+        if await self._nameless(digest):
+            with contextlib.suppress(Conflict):  # somebody uses it again
+                async with self.leaving(digest):
+                    if await self._nameless(digest):
+                        self.on_sent(digest, last=True)
+                        await pools.WORK.run(self._context.store.remove_model, digest)
+                        return True
         return False
+
+    async def _nameless(self, digest: str) -> bool:
+        store = self._context.store
+        names = await pools.STEPS.run(store.names_of, digest)
+        return not names and not store.orders.kept_of(digest)
 
     async def running_as(self, ref: Ref) -> Download | None:
         """The running download of a model that has this name; None: there is none."""
@@ -259,14 +257,15 @@ class DownloadManager:
         return download.report(self._context.now())
 
     async def join_or_begin(
-        self, ref: Ref, digest: str, *, whole: bool = True, timeline: Timeline | None = None,
-        kept: bool = False,
+        self, ref: Ref, digest: str, use: contextlib.ExitStack, *, whole: bool = True,
+        timeline: Timeline | None = None, kept: bool = False,
     ) -> Download:  # fmt: skip
         """Join the running download of a model, or start one.
 
         Args:
             ref: the client's name of the model.
             digest: of the model.
+            use: until it is closed, nobody removes the model.
             whole: all of it is wanted; else only the runs that `Download.wish` will name.
             timeline: of the client's pull; the download keeps that of its first client.
             kept: it is ordered by the tracker, so that no client waits for it at first.
@@ -281,11 +280,14 @@ class DownloadManager:
             swarm = self.swarms.get(digest)
             permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
             running = self.running.get(digest)
+            if running is not None and whole and not running.whole:
+                await self._open(ref, digest)  # checks the space for all of it
+                running = self.running.get(digest)  # it may have ended meanwhile
             if running is not None:
                 if whole and not running.whole:
-                    await self._open(ref, digest)  # checks the space for all of it
                     running.want_whole()
                     running.swarm.pulled = True
+                self.protect(running.swarm, use)
                 return running
             if swarm is not None and not await pools.STEPS.run(swarm.store.recheck):
                 swarm.on_lost()
@@ -294,6 +296,7 @@ class DownloadManager:
                 if model.closed:
                     raise _removed(ref)
                 swarm = self.join_swarm(model, ref.short)
+            self.protect(swarm, use)
             swarm.label = self._context.store.written(ref)
             timeline = timeline or self.timeline()
             self.on_phase(timeline, "manifest")
@@ -312,6 +315,11 @@ class DownloadManager:
             work = self._runner.run_download(download, lambda: self.running.pop(digest, None))
             self._context.tasks.spawn_contained(work, name=f"pull-{digest[:12]}")
             return download
+
+    def protect(self, swarm: SwarmDriver, use: contextlib.ExitStack) -> None:
+        """Nobody removes or evicts the model until `use` is closed."""
+        swarm.store.pin()
+        use.callback(swarm.store.unpin)
 
     def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
         """Remember that a tag means this model, and set it when the model is complete.
@@ -340,7 +348,7 @@ class DownloadManager:
         """
         swarm = download.swarm
         seen = None if ref.digest is not None else generation  # a digest has no generation
-        async with self._using(swarm, ref):
+        async with self._turn(swarm, ref):
             try:
                 if not download.noted:
                     await pools.PULLS.run(swarm.store.flush)
@@ -361,21 +369,8 @@ class DownloadManager:
     async def publish_files(self, download: Download, ref: Ref, paths: Collection[str]) -> str:
         """Publish some files whose chunks are here; return their path below the models directory."""
         store = download.swarm.store
-        async with self._using(download.swarm, ref):
+        async with self._turn(download.swarm, ref):
             return await pools.PULLS.run(self._context.store.publish_files, store, ref, paths)
-
-    def shown_unused(self) -> list[str]:
-        """Digests of the models with an arriving directory that no loader uses."""
-        return [
-            digest for digest, swarm in self.swarms.items()
-            if swarm.store.arriving is not None and digest not in self.running
-        ]  # fmt: skip
-
-    async def hide_arriving(self, digest: str) -> None:
-        """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
-        async with self.opening.of(digest):
-            if digest in self.shown_unused():
-                await pools.STEPS.run(self.swarms[digest].store.hide_arriving)
 
     async def _open(self, ref: Ref, digest: str, *, reserve: bool = True) -> ModelStore:
         store = self._context.store

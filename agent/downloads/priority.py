@@ -117,8 +117,8 @@ class DownloadOrder:
         )
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # another client pulls it by now
-            await self._downloads.leave_swarm(digest)
-            await pools.WORK.run(store.remove_model, digest)
+            async with self._downloads.leaving(digest):
+                await pools.WORK.run(store.remove_model, digest)
         return True
 
     async def _follow(self, download: Download) -> None:

@@ -10,7 +10,7 @@ from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.jobs.housekeeping import local_model
 from p2pcache.core.pool.settings import HOLD_S, MAX_HOLD_S
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
-from p2pcache.ids import Ref
+from p2pcache.ids import Ref, as_written
 from p2pcache.io import pools
 from p2pcache.io.clock import start_of
 from p2pcache.io.disk.claims import Claim
@@ -59,7 +59,7 @@ class Claims:
         if for_s > _MAX_PIN_S:
             raise UsageError("a pin for more than ten years is one without --for")
         ends = now + for_s if for_s else 0.0
-        claim = Claim("pin", ref.namespace, check_name(name), str(ref), ref.digest or "", now, ends)
+        claim = Claim("pin", ref.namespace, check_name(name), ref.full, ref.digest or "", now, ends)
         await pools.STEPS.run(self._context.store.claims.put_claim, claim)
         return claim
 
@@ -70,7 +70,7 @@ class Claims:
             NotFound: there is none.
         """
         rows = await pools.STEPS.run(self._context.store.claims.all_claims)
-        ended = [c for c in rows if c.kind == "pin" and c.ref == str(ref) and name in ("", c.name)]
+        ended = [c for c in rows if c.kind == "pin" and c.ref == ref.full and name in ("", c.name)]
         if not ended:
             raise NotFound(
                 f"{ref} has no pin{f' {name}' if name else ''} here; `p2pcache pins` lists all"
@@ -103,7 +103,7 @@ class Claims:
         written = self._context.store.written(ref)
         short = written if written.lower() == ref.short.lower() else written.partition("/")[2]
         if short.lower() == ref.short.lower():
-            row["ref"] = short + str(ref).removeprefix(ref.short)
+            row["ref"] = as_written(short + ref.full.removeprefix(ref.short))
         return row
 
     async def held(
@@ -137,7 +137,7 @@ class Claims:
             if event["event"] == "resolved":
                 now = time.time()
                 claim = Claim(
-                    "hold", ref.namespace, name, str(ref), str(event["digest"]), now, now + for_s, pid, started
+                    "hold", ref.namespace, name, ref.full, str(event["digest"]), now, now + for_s, pid, started
                 )  # fmt: skip
                 await pools.STEPS.run(self._context.store.claims.put_claim, claim)
             yield event

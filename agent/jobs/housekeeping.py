@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Collection
 from typing import NamedTuple
 
 from p2pcache.agent.context import AgentContext
@@ -13,7 +12,7 @@ from p2pcache.agent.jobs.events import Events
 from p2pcache.agent.jobs.warms import Warms
 from p2pcache.agent.journal import Journal
 from p2pcache.core.format.near_refs import hint_within
-from p2pcache.errors import Conflict, NotFound, P2PCacheError
+from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, why_no_bytes
@@ -51,12 +50,12 @@ class Housekeeping:
 
         Raises:
             NotFound: it isn't in this cache.
-            Conflict: a pull or a push uses it, or another process has it open or mapped.
+            Conflict: a pull, a load or a push uses it, or another process has it open or mapped.
         """
         store, began, unsure = self._context.store, time.monotonic(), ""
         with self._journal.failures("rm", str(ref)):
             warmed = await self._warms.stop(ref)
-            self._downloads.refuse_while_pulled(ref)
+            self._refuse_while_pulled(ref)
             digest = (await pools.STEPS.run(store.named, ref)) or warmed
             if not digest:
                 raise await not_here(store, ref)
@@ -66,6 +65,17 @@ class Housekeeping:
         )
         log.info("removed %s (%d bytes freed)", ref.short, freed)
         return Removed(digest, freed, unsure)
+
+    def _refuse_while_pulled(self, ref: Ref) -> None:
+        """Check that no running pull will publish this ref: a first pull writes the tag only at its end.
+
+        Raises:
+            Conflict: this ref is being pulled.
+        """
+        for digest, download in self._downloads.running.items():
+            known = {name.tag_key for name in download.refs}
+            if ref.digest in (None, digest) and ref.tag_key in known:
+                raise Conflict(f"{ref} is being pulled right now; stop the pull or wait for it")
 
     async def _remove(self, ref: Ref, digest: str) -> tuple[int, str]:
         """Remove a name, and the model with its last one.
@@ -81,38 +91,25 @@ class Housekeeping:
             await local_model(store, ref)
         else:
             downloads.forget_tag(ref, digest)
-            names = await pools.STEPS.run(store.names_of, digest)
-            others = set(names) - {ref}
-            if others or digest in downloads.running:
+            if await self._remove_further_tag(ref, digest):
+                return 0, ""
+            if digest in downloads.running:
                 await pools.STEPS.run(store.remove_tag, ref)
                 return 0, ""
         unsure = await pools.WORK.run(refuse_used, store, ref, digest)
-        async with self._unserved([digest]):
+        async with downloads.leaving(digest):
+            # A look at all processes takes long enough for a pull to give it another name.
+            if ref.digest is None and await self._remove_further_tag(ref, digest):
+                return 0, ""
             return await pools.WORK.run(store.remove_model, digest), unsure
 
-    @contextlib.asynccontextmanager
-    async def _unserved(self, digests: Collection[str]) -> AsyncIterator[None]:
-        """Models leave their swarms while they are removed; those that stay, such as on a bad disk, are served again.
-
-        Raises:
-            Conflict: one is in use.
-        """
-        names = dict(self._downloads.unopened)
-        names |= {digest: swarm.label for digest, swarm in self._downloads.swarms.items()}
-        labels = {digest: names[digest] for digest in digests if digest in names}
-        try:
-            for digest in digests:
-                await self._downloads.leave_swarm(digest)
-            yield
-        finally:
-            for digest, label in labels.items():
-                try:
-                    model = await pools.STEPS.run(self._context.store.get, digest)
-                except P2PCacheError as error:  # the others are served, and what ended this is told
-                    log.warning("%s isn't served until a restart: %s", label or digest, error)
-                else:
-                    if model is not None:
-                        self._downloads.join_swarm(model, label)
+    async def _remove_further_tag(self, ref: Ref, digest: str) -> bool:
+        """Remove a tag of a model that has other names; False: it has none."""
+        store = self._context.store
+        if not set(await pools.STEPS.run(store.names_of, digest)) - {ref}:
+            return False
+        await pools.STEPS.run(store.remove_tag, ref)
+        return True
 
     async def prune_cache(self, *, dry_run: bool, everything: bool) -> Pruned:
         """Remove models without a tag, and what interrupted imports left; with `everything` also models with a tag."""
@@ -120,12 +117,19 @@ class Housekeeping:
         known = await pools.STEPS.run(store.models)
         due = [info.digest for info in known if everything or not info.tags]
         users = await pools.WORK.run(users_and_claims, store, due, time.time())
-        in_use = self._downloads.in_use
-        going = [d for d in due if not dry_run and d not in in_use and d not in users.held]
-        async with self._unserved(going):
-            result = await pools.WORK.run(
-                store.prune, dry_run=dry_run, all_unused=everything, in_use=in_use, users=users
-            )
+        may_go, removed, freed = set(due) - self._downloads.in_use, list[str](), 0
+        for digest in [] if dry_run else [d for d in due if d in may_go - users.held.keys()]:
+            may_go.discard(digest)
+            with contextlib.suppress(Conflict):  # somebody has begun to use it
+                async with self._downloads.leaving(digest):
+                    info = await pools.STEPS.run(store.model_info, digest)
+                    if info is not None and (everything or not info.tags):
+                        freed += await pools.WORK.run(store.remove_model, digest)
+                        removed.append(info.called)
+        rest = await pools.WORK.run(
+            store.prune, dry_run=dry_run, all_unused=everything, among=may_go, users=users
+        )
+        result = Pruned(removed, freed, []).plus(rest)
         parts = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
         result = result.plus(parts)
         if result.removed and not dry_run:

@@ -13,13 +13,14 @@ from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.jobs.events import Events, while_waiting
 from p2pcache.agent.jobs.pulls import Pulls
 from p2pcache.core import bitset
-from p2pcache.errors import NotFound, UsageError
+from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
 from p2pcache.io.tasks import Turns
 
 TICK_S = 0.01  # between two `ready` events of a loader; shorter costs CPU time with several loaders
 PROGRESS_S = 0.25  # between two `progress` events, as of a pull
+OPENS_S = 5.0  # a loader has opened its model so long after it was told where: it takes milliseconds on an idle machine
 
 
 @dataclass(slots=True)
@@ -52,40 +53,62 @@ class Loads:
             client: of the call; only it may demand.
         """
         began = time.monotonic()
-        work = asyncio.gather(self._pulls.begin_download(ref, force=False, whole=not needed))
-        waits = while_waiting(work, lambda: self._pulls.asked, self._pulls.storage_trouble)
-        async with contextlib.aclosing(waits) as waiting:
-            async for event in waiting:
-                yield event
-        ((resolved, download),) = work.result()
-        digest, before = resolved.digest, download.sources_before(began)
-        manifest = download.swarm.layout.manifest
-        named = {
-            "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
-            "models_dir": str(self._context.store.root / "models"),
-        }  # fmt: skip
-        runs = download.swarm.layout.run_count
-        if not download.swarm.complete:
-            async with self._attached(download, ref, client, needed=needed) as load:
-                shown = download.swarm.store.arriving
-                arriving = shown.path if shown is not None else ""
-                yield {
-                    "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
-                    "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
-                }  # fmt: skip
-                async with contextlib.aclosing(self._ticks(load, before)) as ticks:
-                    async for event in ticks:
-                        yield event
-        download.ended.result()
-        path = await self._downloads.publish_model(download, ref, resolved.generation)
-        sources = download.sources(before)
-        yield {
-            "event": "done", **named, "path": path, **sources,
-            "bytes_local": max(
-                0, manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"]
-            ),
-            "seconds": round(time.monotonic() - began, 3),
-        }  # fmt: skip
+        with contextlib.ExitStack() as use:
+            beginning = asyncio.gather(
+                self._pulls.begin_download(ref, use, force=False, whole=not needed)
+            )
+            waits = while_waiting(beginning, lambda: self._pulls.asked, self._pulls.storage_trouble)
+            async with contextlib.aclosing(waits) as waiting:
+                async for event in waiting:
+                    yield event
+            ((resolved, download),) = beginning.result()
+            digest, before = resolved.digest, download.sources_before(began)
+            manifest = download.swarm.layout.manifest
+            named = {
+                "ref": str(ref), "digest": digest, "bytes": manifest.size_bytes,
+                "models_dir": str(self._context.store.root / "models"),
+            }  # fmt: skip
+            runs = download.swarm.layout.run_count
+            if not download.swarm.complete:
+                async with self._attached(download, ref, client, needed=needed) as load:
+                    shown = download.swarm.store.arriving
+                    arriving = shown.path if shown is not None else ""
+                    yield {
+                        "event": "resolved", **named, "files": len(manifest.files), "runs": runs,
+                        "load": load.id, "arriving": arriving, "bytes_had": download.bytes_before,
+                    }  # fmt: skip
+                    async with contextlib.aclosing(self._ticks(load, before)) as ticks:
+                        async for event in ticks:
+                            yield event
+            download.ended.result()
+            path = await self._downloads.publish_model(download, ref, resolved.generation)
+            sources = download.sources(before)
+            if ref.digest is not None:
+                work = self._set_asked(download)
+                self._context.tasks.spawn_contained(work, name=f"asked-{digest[:12]}")
+            # Until the loader has had time to open what it is told; what it has open is seen.
+            asyncio.get_running_loop().call_later(OPENS_S, use.pop_all().close)
+            yield {
+                "event": "done", **named, "path": path, **sources,
+                "bytes_local": max(
+                    0, manifest.size_bytes - sources["bytes_origin"] - sources["bytes_peers"]
+                ),
+                "seconds": round(time.monotonic() - began, 3),
+            }  # fmt: skip
+
+    async def _set_asked(self, download: Download) -> None:
+        """Set the tags by which clients asked for a model that still mean it.
+
+        A loader that asked by a tag attaches by its digest to an agent that was started anew, which remembers only that
+        the tag was asked for.
+        """
+        store, digest = self._context.store, download.swarm.digest
+        tags = await pools.STEPS.run(store.tags_of, digest)
+        for ref in set(await pools.STEPS.run(store.names_of, digest)).difference(tags):
+            with contextlib.suppress(P2PCacheError):
+                resolved = await self._pulls.resolve(ref)
+                if resolved.digest == digest:
+                    await self._downloads.publish_model(download, ref, resolved.generation)
 
     async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download

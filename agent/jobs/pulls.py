@@ -99,56 +99,64 @@ class Pulls:
             P2PCacheError: as `begin_download`, or why the fetch failed.
         """
         began = time.monotonic()
-        some = bool(include or exclude)
-        priority = Priority.BACKGROUND if background else Priority.USUAL
-        begun = self.begin_download(ref, force=force, whole=not some, priority=priority, url=url)
-        work = asyncio.gather(begun)
-        waits = while_waiting(
-            work,
-            lambda: f"the import of {url}" if self._bringing[url] else self.asked,
-            self.storage_trouble,
-        )
-        async with contextlib.aclosing(waits) as waiting:
-            async for event in waiting:
-                yield event
-        ((resolved, download),) = work.result()
-        manifest = download.swarm.layout.manifest
-        paths = [file.path for file in manifest.files]
-        if some:
-            known = list(download.swarm.layout.blob_of_file)
-            paths = await pools.WORK.run(pick_paths, known, include, exclude)
-            if len(paths) == len(manifest.files):
-                some, download = False, await self._downloads.join_or_begin(ref, resolved.digest)
-        sizes = {file.path: file.size for file in manifest.files}
-        size = sum(sizes[path] for path in paths)
-        named = {"ref": str(ref), "digest": resolved.digest}
-        yield {
-            "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
-            "abandon_after_s": self._abandon_after_s,
-            **({"trouble": resolved.trouble} if resolved.trouble else {}),
-        }  # fmt: skip
-        before = download.sources_before(began)
-        follow = (
-            self._part(download, ref, paths, before) if some else self._whole(download, ref, before)
-        )
-        async with contextlib.aclosing(follow):
-            async for event in follow:
-                yield event
-        if some:
-            path = await self._downloads.publish_files(download, ref, paths)
-            named["selection"] = name_of(paths)
-        else:
-            path = await self._downloads.publish_model(
-                download, ref, resolved.generation, force=force
+        with contextlib.ExitStack() as use:
+            some = bool(include or exclude)
+            priority = Priority.BACKGROUND if background else Priority.USUAL
+            begun = self.begin_download(
+                ref, use, force=force, whole=not some, priority=priority, url=url
             )
-        sources = download.sources(before)
-        moved = not some and any(sources.values())  # else a report would be empty
-        had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
-        yield {
-            "event": "done", **named, "path": path, "models_dir": self._models_dir,
-            "bytes": size, **sources, "bytes_local": had, "seconds": round(time.monotonic() - began, 3),
-            **({"report": self._downloads.report(download)} if moved else {}),
-        }  # fmt: skip
+            work = asyncio.gather(begun)
+            waits = while_waiting(
+                work,
+                lambda: f"the import of {url}" if self._bringing[url] else self.asked,
+                self.storage_trouble,
+            )
+            async with contextlib.aclosing(waits) as waiting:
+                async for event in waiting:
+                    yield event
+            ((resolved, download),) = work.result()
+            manifest = download.swarm.layout.manifest
+            paths = [file.path for file in manifest.files]
+            if some:
+                known = list(download.swarm.layout.blob_of_file)
+                paths = await pools.WORK.run(pick_paths, known, include, exclude)
+                if len(paths) == len(manifest.files):
+                    some, download = (
+                        False,
+                        await self._downloads.join_or_begin(ref, resolved.digest, use),
+                    )
+            sizes = {file.path: file.size for file in manifest.files}
+            size = sum(sizes[path] for path in paths)
+            named = {"ref": str(ref), "digest": resolved.digest}
+            yield {
+                "event": "resolved", **named, "bytes": size, "files": len(paths), "stale": resolved.stale,
+                "abandon_after_s": self._abandon_after_s,
+                **({"trouble": resolved.trouble} if resolved.trouble else {}),
+            }  # fmt: skip
+            before = download.sources_before(began)
+            follow = (
+                self._part(download, ref, paths, before)
+                if some
+                else self._whole(download, ref, before)
+            )
+            async with contextlib.aclosing(follow):
+                async for event in follow:
+                    yield event
+            if some:
+                path = await self._downloads.publish_files(download, ref, paths)
+                named["selection"] = name_of(paths)
+            else:
+                path = await self._downloads.publish_model(
+                    download, ref, resolved.generation, force=force
+                )
+            sources = download.sources(before)
+            moved = not some and any(sources.values())  # else a report would be empty
+            had = max(0, size - sources["bytes_origin"] - sources["bytes_peers"])
+            yield {
+                "event": "done", **named, "path": path, "models_dir": self._models_dir,
+                "bytes": size, **sources, "bytes_local": had, "seconds": round(time.monotonic() - began, 3),
+                **({"report": self._downloads.report(download)} if moved else {}),
+            }  # fmt: skip
 
     @property
     def asked(self) -> str:
@@ -175,12 +183,14 @@ class Pulls:
         return self._resolver.tracker_trouble if scheduler.waits_for(now) == "tracker" else ""
 
     async def begin_download(
-        self, ref: Ref, *, force: bool, whole: bool, priority: Priority = Priority.USUAL, url: str = "",
+        self, ref: Ref, use: contextlib.ExitStack, *, force: bool, whole: bool,
+        priority: Priority = Priority.USUAL, url: str = "",
     ) -> tuple[Resolved, Download]:  # fmt: skip
         """Resolve, and join or start the model's download; a failure goes into the history.
 
         Args:
             ref: of the model.
+            use: until it is closed, nobody removes the model.
             force: accept a tag that went back to an older generation.
             whole: all of the model is wanted, not only runs that a loader will name.
             priority: the priority among the downloads of this node.
@@ -196,7 +206,7 @@ class Pulls:
 
             def begin() -> Awaitable[Download]:
                 return self._downloads.join_or_begin(
-                    ref, resolved.digest, whole=whole, timeline=timeline
+                    ref, resolved.digest, use, whole=whole, timeline=timeline
                 )
 
             digest = resolved.digest

@@ -277,8 +277,8 @@ class RoomMaker:
         store, downloads, digest = self._context.store, self._downloads, victim.digest
         async with downloads.opening.of(digest):
             swarm = downloads.swarms.get(digest)
-            if swarm is None or digest in downloads.running:
-                raise Conflict("it is being pulled, or has just gone")
+            if swarm is None or digest in downloads.in_use:
+                raise Conflict("somebody uses it, or it has just gone")
             may_go = swarm.store.have_runs() & ~store.orders.runs(digest)
             elsewhere = swarm.neighbours.runs_elsewhere()
             # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.

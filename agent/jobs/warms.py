@@ -1,6 +1,7 @@
 """Warms: models that are fetched before a client asks for them, by `p2pcache warm` here or by the tracker."""
 
 import asyncio
+import contextlib
 import logging
 from typing import NamedTuple
 
@@ -83,29 +84,32 @@ class Warms:
         self._beginning += 1
         try:
             before = set(self._downloads.running)
-            resolved, download = await self._pulls.begin_download(
-                ref, force=False, whole=True, priority=Priority.WARM
-            )
-            digest, had = resolved.digest, download.swarm.complete
-            if had:
-                await self._downloads.publish_model(download, ref, resolved.generation)
-            elif (digest, ref) not in self._running:
-                warm = self._running[digest, ref] = _Warm(download)
-                work = self._follow(warm, ref, resolved.generation, failures)
-                self._context.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
+            with contextlib.ExitStack() as use:
+                resolved, download = await self._pulls.begin_download(
+                    ref, use, force=False, whole=True, priority=Priority.WARM
+                )
+                digest, had = resolved.digest, download.swarm.complete
+                if had:
+                    await self._downloads.publish_model(download, ref, resolved.generation)
+                elif (digest, ref) not in self._running:
+                    warm = self._running[digest, ref] = _Warm(download)
+                    work = self._follow(warm, ref, resolved.generation, failures, use.pop_all())
+                    self._context.tasks.spawn_contained(work, name=f"warm-{digest[:12]}")
         finally:
             self._beginning -= 1
         state = "had" if had else "getting" if digest in before else "started"
         return Warmed(ref, digest, download.swarm.layout.manifest.size_bytes, state)
 
-    async def _follow(self, warm: "_Warm", ref: Ref, generation: int, failures: int) -> None:
+    async def _follow(
+        self, warm: "_Warm", ref: Ref, generation: int, failures: int, use: contextlib.ExitStack
+    ) -> None:
         """Be a client of the download, so that it isn't abandoned; then publish the model.
 
         What an outage ends is begun anew.
         """
         download, again = warm.download, False
         try:
-            with download.client(ref):
+            with use, download.client(ref):
                 await pools.STEPS.run(self._book.remember, ref)
                 await asyncio.wait([download.ended, warm.removed], return_when="FIRST_COMPLETED")
                 if warm.removed.done():

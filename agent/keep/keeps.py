@@ -148,9 +148,10 @@ class Keeps:
         digest = kept.digest
         try:
             began = time.monotonic()
-            download = await self._fetch(kept)
-            if kept.whole:
-                await self._show(kept, download)
+            with contextlib.ExitStack() as use:
+                download = await self._fetch(kept, use)
+                if kept.whole:
+                    await self._show(kept, download)
             self._rows.forgive(digest)
             self._retry.pop(digest, None)
             log.info(
@@ -168,7 +169,7 @@ class Keeps:
         finally:
             self._fetching.discard(digest)
 
-    async def _fetch(self, kept: KeptModel) -> Download:
+    async def _fetch(self, kept: KeptModel, use: contextlib.ExitStack) -> Download:
         """Fetch the ordered runs behind all pulls; return when they are here, or the order has changed.
 
         Raises:
@@ -178,7 +179,7 @@ class Keeps:
 
         async def begin() -> Download:
             download = await self._downloads.join_or_begin(
-                kept.ref, kept.digest, whole=kept.whole, kept=True
+                kept.ref, kept.digest, use, whole=kept.whole, kept=True
             )
             if not kept.whole:
                 layout, store = download.swarm.layout, download.swarm.store

@@ -53,14 +53,27 @@ class Janitor:
         The end of a load is too early: a small model may be complete before its loader has opened it.
         """
         now = self._context.now()
-        unused = self._downloads.shown_unused()
+        unused = self._shown_unused()
         self._unused = {digest: self._unused.get(digest, now) for digest in unused}
         for digest, since in self._unused.items():
             if now - since >= ARRIVING_S:
                 try:
-                    await self._downloads.hide_arriving(digest)
+                    await self._hide_arriving(digest)
                 except P2PCacheError as error:
                     log.warning("what was shown of blake3:%s stays: %s", digest, error)
+
+    def _shown_unused(self) -> list[str]:
+        """Digests of the models with an arriving directory that no loader uses."""
+        return [
+            digest for digest, swarm in self._downloads.swarms.items()
+            if swarm.store.arriving is not None and digest not in self._downloads.running
+        ]  # fmt: skip
+
+    async def _hide_arriving(self, digest: str) -> None:
+        """Remove a model's arriving directory, unless a loader has come meanwhile. The next load makes a new one."""
+        async with self._downloads.opening.of(digest):
+            if digest in self._shown_unused():
+                await pools.STEPS.run(self._downloads.swarms[digest].store.hide_arriving)
 
     async def _look(self) -> None:
         """Note how full the cache is. End the agent if its directory was deleted: its downloads would be lost."""

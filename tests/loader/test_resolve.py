@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 import p2pcache
 from loadtest.kit.cluster import free_ports
 from p2pcache.agent.embedded import run_embedded
+from p2pcache.agent.jobs import loads
 from p2pcache.errors import (
     Conflict,
     Lost,
@@ -106,6 +107,12 @@ def attaches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
+@pytest.fixture
+def taken_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent gives a loader no time to open what it has told: a loader may be slower than the time that it gives."""
+    monkeypatch.setattr(loads, "OPENS_S", 0.0)
+
+
 def test_what_the_agent_refuses_is_not_asked_for_again(tmp_path: Path, attaches: list[str]) -> None:
     """Such as a model that an operator removes."""
     refusal = {"code": 10, "message": "team/m:v1 was removed while it was pulled; pull it again"}
@@ -116,6 +123,7 @@ def test_what_the_agent_refuses_is_not_asked_for_again(tmp_path: Path, attaches:
     assert len(attaches) == 1
 
 
+@pytest.mark.usefixtures("taken_at_once")
 @pytest.mark.parametrize(("when", "asked"), [("before", 2), ("listed", 2), ("open", 1)])
 def test_a_model_that_is_evicted_before_it_is_open_comes_back(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, attaches: list[str], when: str, asked: int
@@ -149,6 +157,7 @@ def test_a_model_that_is_evicted_before_it_is_open_comes_back(
     assert len(attaches) == asked
 
 
+@pytest.mark.usefixtures("taken_at_once")
 def test_a_model_that_goes_and_comes_back_while_it_is_listed_is_whole(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, attaches: list[str]
 ) -> None:

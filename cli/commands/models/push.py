@@ -132,10 +132,12 @@ def _check_order(directory: str, ref: str) -> None:
     Raises:
         UsageError: the directory stands in the ref's place.
     """
-    swapped = os.path.isdir(ref) and not os.path.exists(directory)  # noqa: PTH110, PTH112 - never raise
-    if swapped and is_ref(directory):
+    there = os.path.isdir(ref)  # noqa: PTH112 - never raises
+    path = there or ref.startswith((".", "/"))  # no ref begins so
+    if path and is_ref(directory) and not os.path.exists(directory):  # noqa: PTH110 - never raises
+        missing = "" if there else f" (and there is no directory {ref} yet)"
         right = shlex.join([ref, directory])
-        raise UsageError(f"the directory comes first: p2pcache push {right}")
+        raise UsageError(f"the directory comes first: p2pcache push {right}{missing}")
 
 
 def _look_for_parts(directory: Path, reporter: Reporter, *, strict: bool) -> None:

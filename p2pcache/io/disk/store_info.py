@@ -43,6 +43,11 @@ class ModelInfo(NamedTuple):
         written = ((self.spellings.get(ref.full_name, ref.full_name), ref) for ref in self.names)
         return [f"{name}:{ref.tag}" for name, ref in written]
 
+    @property
+    def called(self) -> str:
+        """All its names, or its digest, for people."""
+        return ", ".join(self.written_names) or f"blake3:{self.digest}"
+
     def as_json(self) -> dict[str, object]:
         """The row of `ls` and `show`."""
         names = self.names

@@ -268,8 +268,7 @@ class Removal:
             raise Conflict(f"model {digest[:12]} may be in use: {who}")
 
     def _refuse_pinned(self, digest: str) -> None:
-        model = self._opened.get(digest)
-        if model is not None and model.pins:
+        if self._is_pinned(digest):
             raise Conflict(f"model {digest[:12]} is in use; try again when that has ended")
 
     def _hide(self, digest: str) -> None:
@@ -292,7 +291,7 @@ class Removal:
         *,
         dry_run: bool,
         all_unused: bool,
-        in_use: Collection[str],
+        among: Collection[str] | None,
         users: Users,
     ) -> Pruned:
         """Remove models that no tag names, and blobs that no model needs.
@@ -301,18 +300,20 @@ class Removal:
             models: all that are known here.
             dry_run: only plan.
             all_unused: remove every model that isn't in use, tagged or not.
-            in_use: digests to leave alone, besides pinned ones.
+            among: only these digests; None: all. Pinned ones stay.
             users: other processes' use of models, which are left alone, too.
         """
         due = [
             model for model in models
-            if not self._in_use(model.digest, in_use) and (all_unused or not model.tags)
+            if (among is None or model.digest in among)
+            and not self._is_pinned(model.digest)
+            and (all_unused or not model.tags)
         ]  # fmt: skip
         victims = [model for model in due if model.digest not in users.held]
-        kept = [f"{_label(m)}: {users.held[m.digest]}" for m in due if m.digest in users.held]
+        kept = [f"{m.called}: {users.held[m.digest]}" for m in due if m.digest in users.held]
         needed = self._records.named_blobs()
         orphans = [blob for blob, _ in self._blobs.names() if blob not in needed]
-        removed = [_label(model) for model in victims] + [f"unnamed blob {b}" for b in orphans]
+        removed = [model.called for model in victims] + [f"unnamed blob {b}" for b in orphans]
         if dry_run:
             planned = self._bytes_without({model.digest for model in victims})
             return Pruned(removed, planned, kept, users.unsure)
@@ -332,9 +333,9 @@ class Removal:
                 _log.warning("the eviction of model %s isn't finished: %s", digest[:12], error)
         self._free_holes()
 
-    def _in_use(self, digest: str, in_use: Collection[str]) -> bool:
+    def _is_pinned(self, digest: str) -> bool:
         model = self._opened.get(digest)
-        return digest in in_use or (model is not None and model.pins > 0)
+        return model is not None and model.pins > 0
 
     def _bytes_without(self, victims: Collection[str]) -> int:
         """Bytes of disk that would be free without these models and without unneeded blobs."""
@@ -348,8 +349,3 @@ class Removal:
         self._records.remove_proofs(blobs)
         with self._blobs.lock:
             self._spare.keep()
-
-
-def _label(model: ModelInfo) -> str:
-    """A model as people call it."""
-    return ", ".join(model.written_names) or f"blake3:{model.digest}"

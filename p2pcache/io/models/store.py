@@ -391,9 +391,9 @@ class Store:
         return self.removal.candidates(costs, self.orders.runs)
 
     def prune(self, *, dry_run: bool = False, all_unused: bool = False,
-              in_use: Collection[str] = (), users: Users = NOBODY) -> Pruned:  # fmt: skip
+              among: Collection[str] | None = None, users: Users = NOBODY) -> Pruned:  # fmt: skip
         """See `Removal.prune`."""
         with self._blobs.maintenance, cache_errors(self._blobs, f"cache dir {self.root}"):
             return self.removal.prune(
-                self.models(), dry_run=dry_run, all_unused=all_unused, in_use=in_use, users=users
+                self.models(), dry_run=dry_run, all_unused=all_unused, among=among, users=users
             )

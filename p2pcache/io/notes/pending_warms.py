@@ -43,15 +43,15 @@ class PendingWarms:
     def remember(self, ref: Ref) -> None:
         """Add a ref whose warm begins. Blocking."""
         with self._lock:
-            if str(ref) not in self._refs:
-                self._refs[str(ref)] = None
+            if ref.full not in self._refs:
+                self._refs[ref.full] = None
                 self._write()
 
     def forget(self, ref: Ref) -> None:
         """Remove a ref whose warm has ended. Blocking."""
         with self._lock:
-            if str(ref) in self._refs:
-                del self._refs[str(ref)]
+            if ref.full in self._refs:
+                del self._refs[ref.full]
                 self._write()
 
     def _write(self) -> None:

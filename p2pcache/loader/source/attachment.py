@@ -96,8 +96,8 @@ class Attachment:
         give_up = 0.0
         while not self._closed.is_set():
             try:
-                if self._listen():
-                    return
+                self._listen()
+                return
             except Unreachable as lost:
                 error, attached = lost, bool(self._load)
                 self._load = ""
@@ -120,37 +120,29 @@ class Attachment:
         if not self._closed.is_set():
             log.warning("%s: %s; %s", self._ref, what_happened(lost), then)
 
-    def _listen(self) -> bool:
-        """Read the events of one attachment, until `done` or `close`; False: the next one is of a digest.
+    def _listen(self) -> None:
+        """Read the events of one attachment, until `done` or `close`.
 
-        Only then: by the tag alone the agent learns that the tag means this model.
+        All but the first are of the digest that it told: a tag may have moved, and its new model would be begun.
         """
-        ref = str(self._ref)
+        ref = str(self._ref._replace(digest=self.digest or self._ref.digest))
         with contextlib.closing(self._client.load(ref, needed=self._needed)) as events:
             for event in events:
                 if self._closed.is_set():
-                    return True
-                if event["event"] in ("resolved", "done") and not self._is_same(event):
-                    return False
+                    return
+                if event["event"] in ("resolved", "done"):
+                    self._check_digest(str(event.get("digest")))
                 if event["event"] == "resolved":  # before `on_event`, which may demand at once
                     with self._lock:
                         self._load, again = str(event.get("load")), self._needed_runs
                     if again and self._needed:
                         self._outgoing.put((again, False))
                 self._on_event(event)
-        return True
 
-    def _is_same(self, event: Json) -> bool:
-        """Whether the agent speaks of the model that is loaded; not if the tag moved while it was away."""
-        digest = str(event.get("digest"))
-        if self.digest in ("", digest):
-            self.digest = digest
-            return True
-        if self._ref.digest is not None:
+    def _check_digest(self, digest: str) -> None:
+        if self.digest not in ("", digest):
             raise IntegrityError(f"{self._ref}: the agent sent another model (blake3:{digest})")
-        log.info("%s means another model now; going on with blake3:%s", self._ref, self.digest)
-        self._ref = self._ref._replace(digest=self.digest)
-        return False
+        self.digest = digest
 
     def _send_demands(self) -> None:
         while (demand := self._outgoing.get()) is not None:

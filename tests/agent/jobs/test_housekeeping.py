@@ -5,13 +5,16 @@ import errno
 import gc
 import random
 import threading
+from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.jobs import loads
 from p2pcache.agent.jobs.housekeeping import local_model, open_model
+from p2pcache.agent.jobs.loads import Loads
 from p2pcache.core.format.layout import Layout
 from p2pcache.errors import Conflict, NotFound
 from p2pcache.ids import Ref
@@ -137,13 +140,82 @@ async def test_prune_removes_what_an_interrupted_import_left(tmp_path: Path) -> 
 async def test_a_removed_model_is_not_published(tmp_path: Path, layout: Layout) -> None:
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
         await pull(app, str(REF))
-        download = await app.downloads.join_or_begin(REF, layout.digest)
+        with ExitStack() as use:
+            download = await app.downloads.join_or_begin(REF, layout.digest, use)
+            assert (await remove(app))[0] == 409
         assert (await remove(app))[0] == 200
         with pytest.raises(Conflict, match="removed while it was pulled"):
             await app.downloads.publish_model(download, REF, 1)
         with pytest.raises(Conflict, match="removed while it was pulled"):
             await app.downloads.publish_files(download, REF, ["weights.bin"])
         assert (await pull(app, str(REF)))["event"] == "done"
+
+
+@pytest.mark.parametrize("how", ["pull", "load", "files"])
+async def test_a_pull_under_way_keeps_its_model(
+    tmp_path: Path, layout: Layout, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From when its client has heard what the ref means, to its end."""
+    monkeypatch.setattr(loads, "OPENS_S", 0.5)
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        await pull(app, str(REF))
+        pulls, include = app.warms._pulls, ["weights.bin"] if how == "files" else []
+        events = (
+            Loads(app.context, app.downloads, pulls).events(REF, needed=False, client="c")
+            if how == "load"
+            else pulls.events(REF, force=False, include=include, exclude=[], background=False)
+        )
+        told = []
+        async with aclosing(events):
+            async for event in events:
+                told.append(event["event"])
+                assert (await prune(app))["removed"] == []
+                assert (await remove(app))[0] == 409
+        assert told[-1] == "done"
+        while app.downloads.in_use:
+            await asyncio.sleep(0.01)
+        assert len((await prune(app))["removed"]) == 1
+
+
+async def test_pulls_beside_prunes_and_evictions(tmp_path: Path, layout: Layout) -> None:
+    """Whichever comes first, the other waits, or leaves the model alone."""
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+
+        async def pulls() -> None:
+            for _ in range(15):
+                told = await pull(app, str(REF))
+                assert told["event"] == "done", told
+
+        async def evict() -> None:
+            async with client(app) as session:
+                await session.post("/v1/evict", json={"ref": str(REF)})
+
+        async def removals() -> None:
+            while True:
+                assert "removed" in await prune(app)
+                await evict()
+
+        removing = asyncio.gather(removals(), removals())
+        async with asyncio.timeout(60):
+            await asyncio.gather(pulls(), pulls(), pulls())
+        assert not removing.done()
+        removing.cancel()
+        await asyncio.wait([removing])
+
+
+async def test_a_pull_that_comes_while_its_model_is_removed(tmp_path: Path, layout: Layout) -> None:
+    async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app, asyncio.timeout(30):
+        await pull(app, str(REF))
+        disk = HeldDisk(app)
+        pruning = asyncio.gather(prune(app))
+        while app.downloads.swarms:
+            await asyncio.sleep(0.01)
+        pulling = asyncio.gather(pull(app, str(REF)))
+        await asyncio.sleep(0.1)
+        disk.let_go()
+        ((pruned,), (pulled,)) = await pruning, await pulling
+        assert len(pruned["removed"]) == 1
+        assert pulled["event"] == "done"
 
 
 async def test_a_model_that_is_removed_before_its_first_byte(

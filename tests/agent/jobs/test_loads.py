@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.jobs import loads
 from p2pcache.agent.node import janitor
 from p2pcache.core import bitset
 from p2pcache.io import origins
@@ -193,6 +194,26 @@ async def test_a_model_gets_the_tag_that_a_client_asked_for(
         assert small["event"] == "done"  # the server's next start, while storage is away
 
 
+async def test_a_model_gets_the_tag_that_was_asked_for_before_a_restart(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loader attaches again by the digest that it was told."""
+    where = {"origin": origin.as_uri()}
+    with monkeypatch.context() as patch:
+        reads = HeldReads(patch)
+        reads.lost = True
+        async with agent(tmp_path, **where) as app, client(app) as session:
+            async with load(session) as (first, _):
+                pass
+            reads.let_go.set()
+    async with agent(tmp_path, **where) as app, client(app) as session:
+        async with load(session, ref=f"team/m:v1@blake3:{first['digest']}") as (_, lines):
+            assert [event["event"] async for event in lines][-1] == "done"
+        async with asyncio.timeout(10):
+            while not app.store.tags_of(first["digest"]):
+                await asyncio.sleep(0.02)
+
+
 async def test_a_tag_that_moved_meanwhile_stays_where_it_is(
     tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +244,27 @@ async def test_a_late_loader_still_finds_its_arriving_directory(
         assert board.ready_runs() == first["runs"]
         os.close(board.open_blob(0))
         board.close()
+
+
+async def test_an_answered_load_keeps_its_model_until_its_loader_may_have_opened_it(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rm` took it, and the loader found nothing under the path that it had just been told."""
+    monkeypatch.setattr(loads, "OPENS_S", 0.5)
+    async with agent(tmp_path, origin=origin.as_uri()) as app, client(app) as session:
+        await pull(app, "team/m:v1")
+        async with load(session) as (first, _):
+            assert first["event"] == "done"
+        async with session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 409
+            assert "a load" in (await answer.json())["message"]
+        async with session.post("/v1/prune", json={"all": True}) as answer:
+            assert (await answer.json())["removed"] == []
+        async with asyncio.timeout(10):
+            while app.downloads.in_use:
+                await asyncio.sleep(0.05)
+        async with session.delete("/v1/model?ref=team/m:v1") as answer:
+            assert answer.status == 200
 
 
 async def test_an_unused_arriving_directory_is_removed_after_a_while(

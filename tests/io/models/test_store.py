@@ -235,7 +235,7 @@ def test_a_model_in_use_is_never_removed(store: Store, tmp_path: Path) -> None:
     here.pin()
     with pytest.raises(Conflict, match="in use"):
         store.remove_model(wanted.digest)
-    kept = store.prune(all_unused=True, in_use={other.digest})
+    kept = store.prune(all_unused=True, among={wanted.digest})
     assert kept.removed == []
     wanted.assert_tree(tmp_path / "cache/models/team/llama/v1")
     other.assert_proved(there)

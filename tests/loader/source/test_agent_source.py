@@ -206,6 +206,8 @@ def test_a_tag_that_moved_while_the_agent_was_away_changes_no_load(tmp_path: Pat
                     agent.start(wait=False)
         assert found == bodies
         assert "attached again to an agent that was lost" in stream.report.source.notes
+        (row,) = AgentClient(agent.url).models()
+        assert row["digest"] == stream.report.source.digest, "the other one wasn't begun"
     finally:
         agent.stop()
 

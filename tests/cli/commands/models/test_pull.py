@@ -89,7 +89,7 @@ def test_a_digest_alone_names_a_model(agent: FakeAgent, run: Run, tmp_path: Path
     agent.stream("POST /v1/pull", [fakes.done(tmp_path)])
     run("pull", f"llama@blake3:{HEX}", "--agent", agent.address, "--force-generation")
     assert json.loads(agent.bodies[0]) == {
-        "ref": f"llama:latest@blake3:{HEX}",
+        "ref": f"llama@blake3:{HEX}",
         "force_generation": True,
     }
 

@@ -99,6 +99,26 @@ def test_a_ref_before_its_directory_is_told(
     assert str(said) == f"the directory comes first: p2pcache push {shlex.quote(path)} team/m:v1"
 
 
+@pytest.mark.parametrize("path", ["./missing", "../missing/", "/missing/model", "./my model"])
+def test_a_ref_before_a_directory_that_is_not_there(
+    run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The path was told as no ref, with the grammar of refs."""
+    monkeypatch.chdir(model.parent)
+    said = run("push", "team/m:v1", path).exception
+    assert isinstance(said, UsageError)
+    assert str(said) == (
+        f"the directory comes first: p2pcache push {shlex.quote(path)} team/m:v1 "
+        f"(and there is no directory {path} yet)"
+    )
+
+
+def test_a_path_after_a_directory_is_no_ref(run: Run, model: Path) -> None:
+    said = run("push", model, "./missing").exception
+    assert isinstance(said, UsageError)
+    assert "not a model ref: './missing'" in str(said)
+
+
 def test_a_ref_in_a_directory_that_nobody_may_enter_is_no_mistake(
     run: Run, model: Path, monkeypatch: pytest.MonkeyPatch, origin: str
 ) -> None:

@@ -80,7 +80,7 @@ def test_the_engine_takes_the_place_of_the_command(place: tuple[Path, str]) -> N
     assert more == ["--port", "80", "--served-model-name", "Team/M", "--load-format", "p2pcache"]
     assert (told["agent"], told["alarm"]) == (agent, 0)
     assert int(ignored.split()[1], 16) & _OF_PYTHON == 0
-    assert told["where"].startswith("team/m:latest@blake3:")  # the engine needs no further setting
+    assert told["where"].startswith("team/m@blake3:")  # the engine needs no further setting
     assert "pulled team/m:v1" in err
 
 
