@@ -238,7 +238,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="see below; may be repeated",
     )
-    add("--other-code", default="", metavar="DIR", help="every second agent runs the p2pcache of this checkout: what it "
+    add("--other-code", default="", metavar="DIR", help="every second agent runs another checkout: what it "
         "takes of the processor beside the others, in one storm")  # fmt: skip
     fleet = Calm("", 0.0, 0.0)
     add("--hosts", metavar="FILE", help="instead of namespaces: hosts that run agents, NAME TARGET on each line; "

@@ -160,7 +160,8 @@ class Arena:
             name, self.work / name, flags, environ=self.environ | other, prefix=host.prefix
         )
         if other:
-            agent.command.insert(agent.command.index("-m"), "-P")  # or this directory's code comes first
+            # Or this directory's code comes first.
+            agent.command.insert(agent.command.index("-m"), "-P")
         if number in self._liars:
             place = agent.command.index("p2pcache.cli.main")
             agent.command[place] = "loadtest.kit.liar"

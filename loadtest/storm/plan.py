@@ -35,7 +35,7 @@ class Plan:
     shards: int = 1  # files of weights
     run_bytes: int = 0  # a run of the model; 0: what its size gives
     origin_latency_s: float = 0.0  # one way, to storage only
-    other_code: str = ""  # a directory with another p2pcache, which every second agent runs; "": none does
+    other_code: str = ""  # a checkout that every second agent runs; "": none does
 
     def rate_of(self, node: int) -> float:
         """The nominal rate of a node's link."""

@@ -216,7 +216,8 @@ class Report:
             )
         if data["cpu_s_per_gb_other"] is not None:
             own, other = data["cpu_s_per_gb_other"]
-            lines.insert(-1, f"        {other / own:8.3f}     as much for agents with the other code: {other} for {own}")
+            ratio = f"{other / own:8.3f}     as much for agents"
+            lines.insert(-1, f"        {ratio} with the other code: {other} for {own}")
         if late := self.late:
             each = ", ".join(f"n{node} {ratio:.3f}" for node, ratio in late.items())
             lines.insert(
