@@ -65,6 +65,8 @@ def _check(options: argparse.Namespace) -> None:
         )
     if options.ref and not options.hosts:
         raise UsageError("--ref is for --hosts; in namespaces a model is made")
+    if options.other_code and not (Path(options.other_code) / "p2pcache" / "cli").is_dir():
+        raise UsageError(f"--other-code: {options.other_code} has no p2pcache")
     if options.logs and Path(options.logs).exists() and not Path(options.logs).is_dir():
         raise UsageError(f"--logs: {options.logs} isn't a directory")
 
@@ -175,6 +177,7 @@ def _plan(options: argparse.Namespace) -> Plan:
         rates=rates,
         shards=options.shards,
         run_bytes=parse_size(options.run_size) if options.run_size else 0,
+        other_code=str(Path(options.other_code).resolve()) if options.other_code else "",
         origin_latency_s=parse_duration(options.origin_latency) if options.origin_latency else 0.0,
     )
 
@@ -235,6 +238,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="see below; may be repeated",
     )
+    add("--other-code", default="", metavar="DIR", help="every second agent runs another checkout: what it "
+        "takes of the processor beside the others, in one storm")  # fmt: skip
     fleet = Calm("", 0.0, 0.0)
     add("--hosts", metavar="FILE", help="instead of namespaces: hosts that run agents, NAME TARGET on each line; "
         "TARGET is for ssh, or unix:///PATH or http://HOST:PORT of an agent. --rate and --origin-rate say what "

@@ -154,7 +154,14 @@ class Arena:
                  "--cluster-key-file", str(self._key), "--min-free-bytes", "0",
                  *self._label(number), *self.plan.agent_flags]  # fmt: skip
         name = f"n{number}"
-        agent = Agent(name, self.work / name, flags, environ=self.environ, prefix=host.prefix)
+        # A variable, not another directory: the agent's own paths stay those of its neighbours.
+        other = {"PYTHONPATH": self.plan.other_code} if self.plan.is_other(number) else {}
+        agent = Agent(
+            name, self.work / name, flags, environ=self.environ | other, prefix=host.prefix
+        )
+        if other:
+            # Or this directory's code comes first.
+            agent.command.insert(agent.command.index("-m"), "-P")
         if number in self._liars:
             place = agent.command.index("p2pcache.cli.main")
             agent.command[place] = "loadtest.kit.liar"

@@ -35,6 +35,7 @@ class Plan:
     shards: int = 1  # files of weights
     run_bytes: int = 0  # a run of the model; 0: what its size gives
     origin_latency_s: float = 0.0  # one way, to storage only
+    other_code: str = ""  # a checkout that every second agent runs; "": none does
 
     def rate_of(self, node: int) -> float:
         """The nominal rate of a node's link."""
@@ -43,6 +44,10 @@ class Plan:
     def rack_of(self, node: int) -> int:
         """Which rack a node is in, from 1 on; 0: there are none."""
         return 1 + node * self.racks // self.nodes if self.racks else 0
+
+    def is_other(self, node: int) -> bool:
+        """Whether a node runs the other code."""
+        return bool(self.other_code) and node % 2 == 1
 
     @property
     def chunk_bytes(self) -> int:

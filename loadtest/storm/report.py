@@ -156,6 +156,7 @@ class Report:
             "cpu_busy": round(busy, 3),
             "void": busy > VOID_BUSY,
             "cpu_s_per_gb": round(agents_cpu / (received / 1e9), 2) if received else None,
+            "cpu_s_per_gb_other": self._cpu_other,
             "cpu_s": {name: round(s, 2) for name, s in self.race.cpu_s.items()},
             "rss_anon_mib": round(self.race.rss_anon_bytes / 2**20),
             "size_bytes": self.size_bytes,
@@ -177,6 +178,19 @@ class Report:
             "failures": self.failures(),
             "rivals": {name: score.as_json() for name, score in self.rivals.items()},
         }
+
+    @property
+    def _cpu_other(self) -> tuple[float, float] | None:
+        """CPU-s per GB received of agents with this code and with the other; None: all have this one."""
+        if not self.plan.other_code:
+            return None
+        spent, received = [0.0, 0.0], [0, 0]
+        for o in self.race.outcomes:
+            other = self.plan.is_other(o.node)
+            spent[other] += self.race.cpu_s.get(f"n{o.node}", 0.0)
+            received[other] += o.bytes_origin + o.bytes_peers
+        own, others = (round(s / (n / 1e9), 2) for s, n in zip(spent, received, strict=True))
+        return own, others
 
     def as_text(self) -> str:
         """The table."""
@@ -200,6 +214,10 @@ class Report:
                 f"else that crosses; the model's own {_shown(self.beta_data).strip()}; {self.sent_again} segments "
                 "sent again by the nodes",
             )
+        if data["cpu_s_per_gb_other"] is not None:
+            own, other = data["cpu_s_per_gb_other"]
+            ratio = f"{other / own:8.3f}     as much for agents"
+            lines.insert(-1, f"        {ratio} with the other code: {other} for {own}")
         if late := self.late:
             each = ", ".join(f"n{node} {ratio:.3f}" for node, ratio in late.items())
             lines.insert(

@@ -22,12 +22,15 @@ needs_root = pytest.mark.skipif(
 @pytest.mark.timeout(300)
 def test_a_small_storm(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loadtest.storm", "--nodes", "4", "--rate", "100mbit",
-               "--size", "16MiB", "--json", str(tmp_path / "s.json")]  # fmt: skip
+               "--size", "16MiB", "--json", str(tmp_path / "s.json"),
+               "--other-code", str(Path(__file__).parents[2])]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     out, err = process.communicate(timeout=280)
     assert process.returncode == 0, out + err
     data = json.loads((tmp_path / "s.json").read_text())
     assert data["alpha"] <= 1.02
+    own, other = data["cpu_s_per_gb_other"]
+    assert 0.3 < other / own < 3, "the same code: what else runs here falls on both"
     assert data["eta"] > 0  # how much is for storms on idle machines to say
     assert all(node["equal"] for node in data["nodes"])
     assert {"eta", "eta_median", "alpha", "t_last", "t_lb", "cpu_busy", "rivals"} <= data.keys()
@@ -78,6 +81,14 @@ def test_help_explains_every_fault() -> None:
     assert done.returncode == 0
     for fault in ("kill-node", "corrupt-origin", "split", "libtorrent-leased", "aria2"):
         assert fault in done.stdout
+
+
+def test_another_code_must_be_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadtest.storm", "--other-code", str(tmp_path)], capture_output=True, text=True
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == f"storm: --other-code: {tmp_path} has no p2pcache\n"
 
 
 def test_nonsense_is_refused_before_anything_is_built() -> None:

@@ -77,6 +77,17 @@ def test_a_rival_that_did_not_run_is_not_kept_quiet() -> None:
     assert any("n0 ended" in line for line in result.failures())
 
 
+def test_agents_with_another_code_are_counted_apart() -> None:
+    plan = Plan(nodes=4, rate=1e6, origin_rate=1e6, size_bytes=MIB, other_code="/elsewhere")
+    outcomes = [Outcome(n, ended_s=2.0, equal=True, bytes_peers=500_000_000) for n in range(4)]
+    spent = {"n0": 6.0, "n1": 4.5, "n2": 4.0, "n3": 4.5, "tracker": 99.0}
+    race, links = Race(outcomes, 0.1, spent, 0), Links(1e6, 1e6)
+    result = Report(plan, Trouble.of(plan), links, race, OriginBytes(MIB, MIB), MIB)
+    assert result.as_json()["cpu_s_per_gb_other"] == (10.0, 9.0)
+    assert "0.900     as much" in result.as_text()
+    assert report({}).as_json()["cpu_s_per_gb_other"] is None
+
+
 def test_no_rival_no_table() -> None:
     assert "on the wire" not in report({}).as_text()
 

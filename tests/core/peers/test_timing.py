@@ -79,7 +79,7 @@ def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:
 def test_pulses_are_half_a_run_apart_on_slow_links_only() -> None:
     assert pulse_s(0.0, 500) == 0.0  # the pace isn't known
     assert pulse_s(0.0013, 500) == 0.0  # runs of 4 MiB at 25 Gbit/s
-    assert pulse_s(0.065, 500) == 0.032
+    assert pulse_s(0.06, 500) == 0.045
     assert pulse_s(3.0, 500) == 0.05
 
 
