@@ -26,6 +26,7 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
+SENDING_S = 5.0  # between two requests of one push a busy client takes milliseconds
 BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
 MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = 0.02  # between two looks whether a download has left: a flush takes milliseconds
@@ -84,7 +85,12 @@ class DownloadManager:
     def in_use(self) -> set[str]:
         """Digests of the models that can't be removed now."""
         pinned = {digest for digest, swarm in self.swarms.items() if swarm.store.pins}
-        return pinned | self.running.keys()
+        return pinned | self.running.keys() | self._sent_within(SENDING_S)
+
+    def _sent_within(self, seconds: float) -> set[str]:
+        """Digests of the models that a push has sent something of in so many last seconds."""
+        now = self._context.now()
+        return {digest for digest, sent in self._sent.items() if now - sent < seconds}
 
     @contextlib.asynccontextmanager
     async def _turn(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
@@ -148,13 +154,9 @@ class DownloadManager:
 
     def busy(self) -> dict[str, str]:
         """Why models can't be evicted now, for people, by digest."""
-        reasons = dict.fromkeys(self.in_use, "a pull, a load or a push uses it")
-        reasons |= dict.fromkeys(self.running, "it is being pulled")
-        now = self._context.now()
-        for digest, sent in self._sent.items():
-            if now - sent < BEGUN_S:
-                reasons.setdefault(digest, "it is being pushed")
-        return reasons
+        reasons = dict.fromkeys(self._sent_within(BEGUN_S), "it is being pushed")
+        reasons |= dict.fromkeys(self.in_use - reasons.keys(), "a pull, a load or a push uses it")
+        return reasons | dict.fromkeys(self.running, "it is being pulled")
 
     def on_sent(self, digest: str, *, last: bool = False) -> None:
         """A client has just sent something of a push that has begun; `last`: that ends, unless others push the same."""

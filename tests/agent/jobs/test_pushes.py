@@ -42,6 +42,30 @@ async def push_through(app: AgentApp, layout: Layout, **more: object) -> dict[st
             return (await events(answer))[-1]
 
 
+async def test_a_prune_between_two_requests_takes_nothing_from_a_push(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout = push_layout(tmp_path)
+    (tmp_path / "origin").mkdir()
+    async with (
+        agent(tmp_path, "a", origin=(tmp_path / "origin").as_uri()) as app,
+        client(app) as session,
+    ):
+
+        async def prune() -> list[str]:
+            async with session.post("/v1/prune", json={"all": True}) as answer:
+                return (await answer.json())["removed"]
+
+        async with session.post("/v1/manifests", data=encode(layout.manifest)) as answer:
+            assert (await answer.json())["missing"]
+        assert await prune() == []
+        assert (await push_through(app, layout))["event"] == "done"
+        assert len(await prune()) == 1
+        async with session.post("/v1/manifests", data=encode(layout.manifest)):
+            monkeypatch.setattr(manager, "SENDING_S", 0.0)  # its client has gone
+            assert len(await prune()) == 1
+
+
 async def test_storage_without_conditional_put_is_written_by_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
