@@ -1,5 +1,6 @@
 """Why the link to the tracker is down, in words for people."""
 
+import errno
 import ssl
 import time
 
@@ -11,6 +12,7 @@ from p2pcache.io.http.exchange import reason_of
 from p2pcache.io.security.tls import Tls, expiry_warning, explain
 
 _FORBIDDEN, _UNAVAILABLE = 403, 503
+_NO_TRACKER = "is that a tracker's URL? What an agent has as --listen is for peers"
 
 
 class Twin(P2PCacheError):
@@ -80,8 +82,12 @@ def failure_text(error: Exception, tls: Tls | None) -> str:
     """
     if isinstance(error, aiohttp.WSServerHandshakeError):
         return _answered(error.status, tls)
-    if isinstance(error, aiohttp.ServerDisconnectedError):
+    if isinstance(error, aiohttp.ServerDisconnectedError) or _was_reset(error):
         return _hung_up(tls)
+    if isinstance(
+        error, aiohttp.ClientResponseError
+    ):  # its own text has the bytes that came, each time others
+        return _hung_up(None) if tls is None else f"it speaks no HTTP; {_NO_TRACKER}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return explain(error.certificate_error)
     if isinstance(error, aiohttp.ClientConnectorError):  # its own text shows the SSL context
@@ -105,9 +111,20 @@ def _answered(status: int, tls: Tls | None) -> str:
     return f"it answers HTTP {status}: is that a tracker's URL, and is it well?"
 
 
+def _was_reset(error: Exception) -> bool:
+    """Whether it hung up while we wrote or read; which of the two is chance."""
+    return isinstance(error, OSError) and (
+        isinstance(error, ConnectionResetError) or error.errno in (errno.ECONNRESET, errno.EPIPE)
+    )
+
+
 def _hung_up(tls: Tls | None) -> str:
+    # A peer's port hangs up or answers in its own protocol, as it comes: one text, which is logged once.
     if tls is None:
-        return "it hung up on us; where members show certificates its URL begins with https://"
+        return (
+            f"it hung up on us, or speaks no HTTP; {_NO_TRACKER}. Where members show certificates "
+            "a tracker's URL begins with https://"
+        )
     # In TLS 1.3 a refusal comes after our side of the handshake, and asyncio's servers send no reason.
     text = f"it hung up on {tls.member}; does it know our CA? Its log says why"
     return expiry_warning(tls.now, time.time()) or text

@@ -150,6 +150,10 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     log_format: Literal["text", "json"] = "text"
     """text or json."""
 
+    def __post_init__(self) -> None:
+        if not self.cache_dir:  # it would be the directory in which the agent was started
+            raise ValueError("cache_dir is empty; name a directory, or leave it out")
+
 
 EXAMINED = (
     "cache_dir", "tracker", "origin", "listen", "advertise", "cluster_key_file", "insecure", "tls_cert", "tls_key",

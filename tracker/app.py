@@ -101,6 +101,7 @@ class TrackerApp:
         self._clock.on_stood_still = self.tracking.on_stood_still
         self._tenure = tenure
         self._views = Views(self.tracking, self.catalog, self._clock)
+        self._told_trouble = ""  # of storage, in the log
         self._last_hour = LastHour(self.tracking, self._clock)
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
@@ -203,19 +204,22 @@ class TrackerApp:
         elif not self._secret.key:
             who = "anybody who reaches this port" if self.settings.insecure else "local processes"
             _log.warning("no cluster key: %s can join and read every model", who)
-        if self.catalog.trouble is not None:  # `_probe` logs later ones
-            _log.warning("not ready: origin: %s", self.catalog.trouble)
+        self._log_trouble()
 
     def _warnings(self) -> list[str]:
         """What an operator should look at although the tracker is ready."""
         return self.members.log.warnings() + (self.tls.warnings() if self.tls is not None else [])
 
     async def _probe(self) -> None:
-        before = str(self.catalog.trouble or "")
         await self.catalog.probe()
-        after = str(self.catalog.trouble or "")
-        if before != after:
-            _log.warning("not ready: origin: %s", after) if after else _log.info("ready")
+        self._log_trouble()
+
+    def _log_trouble(self) -> None:
+        """Say when storage begins and ceases to fail; what was said last counts, for other calls see it, too."""
+        trouble = str(self.catalog.trouble or "")
+        if trouble != self._told_trouble:
+            self._told_trouble = trouble
+            _log.warning("not ready: origin: %s", trouble) if trouble else _log.info("ready")
 
     async def _note(self) -> None:
         await self._save(self.tracking.remembered_members())

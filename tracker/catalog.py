@@ -206,7 +206,12 @@ class Catalog:
                 self.trouble = error
 
     async def ask_origin(
-        self, key: tuple[str, ...], work: Callable[[OriginRepo], T], wait_s: float
+        self,
+        key: tuple[str, ...],
+        work: Callable[[OriginRepo], T],
+        wait_s: float,
+        *,
+        telling: bool = True,
     ) -> T:
         """Run `work` on a thread, with the open origin; return its result.
 
@@ -214,12 +219,13 @@ class Catalog:
             key: calls with an equal key at the same time share one run.
             work: the call.
             wait_s: for the result.
+            telling: its end says whether the storage as a whole answers, and so sets `trouble`.
 
         Raises:
             OriginUnavailable: it took longer than `wait_s`.
             P2PCacheError: `work` failed, or there is no origin.
         """
-        return await self._shared(key, lambda: work(self._get_repo()), wait_s)
+        return await self._shared(key, lambda: work(self._get_repo()), wait_s, telling=telling)
 
     # -- on worker threads -------------------------------------------------------------------------
 
@@ -262,18 +268,23 @@ class Catalog:
         except P2PCacheError as error:
             self.trouble = error
 
-    def _flight(self, key: tuple[str, ...], work: Callable[[], T]) -> "asyncio.Future[T]":
+    def _flight(
+        self, key: tuple[str, ...], work: Callable[[], T], *, telling: bool = True
+    ) -> "asyncio.Future[T]":
         """The read of this key in flight; it begins here if there is none."""
         flight: asyncio.Future[T] | None = self._flights.get(key)
         if flight is None:
             flight = asyncio.get_running_loop().create_future()
             flight.add_done_callback(lambda f: f.cancelled() or f.exception())
             self._flights[key] = flight
-            self._tasks.spawn_contained(self._run_flight(key, work, flight), name=" ".join(key))
+            run = self._run_flight(key, work, flight, telling=telling)
+            self._tasks.spawn_contained(run, name=" ".join(key))
         return flight
 
-    async def _shared(self, key: tuple[str, ...], work: Callable[[], T], wait_s: float) -> T:
-        flight = self._flight(key, work)
+    async def _shared(
+        self, key: tuple[str, ...], work: Callable[[], T], wait_s: float, *, telling: bool = True
+    ) -> T:
+        flight = self._flight(key, work, telling=telling)
         try:
             async with asyncio.timeout(wait_s):
                 return await asyncio.shield(flight)
@@ -281,18 +292,25 @@ class Catalog:
             raise OriginUnavailable(f"{self.url} didn't answer within {wait_s:.0f} s") from None
 
     async def _run_flight(
-        self, key: tuple[str, ...], work: Callable[[], T], flight: "asyncio.Future[T]"
+        self,
+        key: tuple[str, ...],
+        work: Callable[[], T],
+        flight: "asyncio.Future[T]",
+        *,
+        telling: bool,
     ) -> None:
         try:
             result = await self._threads.run(work)
         except P2PCacheError as error:
-            self._set_trouble(error)
+            if telling:
+                self._set_trouble(error)
             flight.set_exception(error)
         except BaseException:
             flight.set_exception(P2PCacheError("the tracker failed at this; see its log"))
             raise
         else:
-            self._set_trouble(result if isinstance(result, P2PCacheError) else None)
+            if telling:
+                self._set_trouble(result if isinstance(result, P2PCacheError) else None)
             if self._flights.get(key) is flight:
                 self._keep(key, result)
             flight.set_result(result)

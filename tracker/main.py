@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import logging
 import socket
 
 import uvloop
@@ -16,6 +17,8 @@ from p2pcache.tracker.app import TrackerApp
 from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.tenure.candidacy import Candidacy, open_candidacy
 from p2pcache.tracker.tenure.standby import StandbyApp
+
+_log = logging.getLogger(__name__)
 
 
 def run(settings: TrackerSettings) -> int:
@@ -113,3 +116,8 @@ async def _be_active(
             await (
                 tenure.resign()
             )  # first: agents that hear our goodbye find another tracker that is active
+        else:
+            _log.warning(
+                "no longer active: this process was held up, or the record couldn't be renewed in time%s",
+                f"; {tenure.active_url} is active" if tenure.active_url else "",
+            )

@@ -82,8 +82,13 @@ def read_file(path: Path | None) -> ConfigFile:
     except FileNotFoundError:
         raise NotFound(f"no configuration file {path}; check --config or {PREFIX}CONFIG") from None
     except OSError as error:
+        denied = isinstance(error, PermissionError)
+        remedy = (
+            "run this as root or as a member of group p2pcache" if denied
+            else f"check --config or {PREFIX}CONFIG"
+        )  # fmt: skip
         raise NotAllowed(
-            f"can't read configuration file {path}: {error.strerror}; run this as root or as a member of group p2pcache"
+            f"can't read configuration file {path}: {error.strerror}; {remedy}"
         ) from None
     if len(text) > MAX_FILE_BYTES:
         raise UsageError(f"{path}: over 1 MiB; is it a configuration file?")
@@ -93,9 +98,11 @@ def read_file(path: Path | None) -> ConfigFile:
         raise UsageError(f"{path}: not valid TOML: {error}") from None
     for name, table in tables.items():
         if name not in SECTIONS or not isinstance(table, dict):
+            word = f"section {name!r}{_nearest(name, SECTIONS)}"
+            if not isinstance(table, dict):
+                word = f"key {name!r} outside of a section"
             raise UsageError(
-                f"{path}: unknown {'section' if isinstance(table, dict) else 'key'} {name!r}"
-                f"{_nearest(name, SECTIONS)}; sections are [client], [agent], [tracker] and [sources.NAME]"
+                f"{path}: unknown {word}; sections are [client], [agent], [tracker] and [sources.NAME]"
             )
     return ConfigFile(path, tables)
 
@@ -209,6 +216,7 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if name in LISTS and isinstance(raw, list | tuple) and all(isinstance(r, str) for r in raw):
         raw = ",".join(raw)
     try:
+        raw = _without_tilde(raw)
         if isinstance(raw, str) and name.endswith("_bytes_per_s"):
             return parse_rate(raw)
         if isinstance(raw, str) and name.endswith("_bytes"):
@@ -230,6 +238,16 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")
     return value
+
+
+def _without_tilde(value: object) -> object:
+    """The whole path of one below `~/`: files and units pass by no shell, which would know it."""
+    if not isinstance(value, str) or not value.startswith("~/"):
+        return value
+    full = os.path.expanduser(value)  # noqa: PTH111 - Path would raise another error where there is no home
+    if full == value:
+        raise UsageError(f"{value!r}: this user has no home directory; give the whole path")
+    return full
 
 
 def _as_list(value: object) -> list[object]:

@@ -45,3 +45,22 @@ def test_the_text_of_a_twin_has_cause_and_remedy() -> None:
         assert word in text
     assert link_trouble.denied(NotAllowed(text))
     assert not link_trouble.denied(Unreachable("it said nothing"))
+
+
+@pytest.mark.parametrize("tls", [None, object()])
+def test_a_peers_port_in_place_of_a_tracker_has_one_text(tls: Any) -> None:
+    """It hangs up or answers in its own protocol, as it comes; with each text anew the log would never end."""
+    info = aiohttp.RequestInfo(URL("http://t:7401/v1/member"), "GET", {}, URL())  # type: ignore[arg-type]
+    ends: list[Exception] = [
+        aiohttp.ClientResponseError(info, (), status=400, message=f"Bad status line: {noise!r}")
+        for noise in (b"\x01\x92", b"\x01\xc4")
+    ]
+    if tls is None:
+        ends += [
+            aiohttp.ClientConnectionResetError("Cannot write to closing transport"),
+            aiohttp.ClientOSError(104, "Connection reset by peer"),
+            aiohttp.ServerDisconnectedError(),
+        ]
+    [text] = {link_trouble.failure_text(end, tls) for end in ends}
+    assert "is that a tracker's URL?" in text
+    assert "--listen" in text

@@ -71,6 +71,22 @@ def test_an_empty_variable_counts_as_not_set() -> None:
     assert config.load(Room, "agent", file=NONE, environ={"P2PCACHE_LISTEN": ""}).settings == Room()
 
 
+def test_a_tilde_is_the_home_directory_wherever_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No shell reads a file or a unit. Commands of the same setting knew it, and an agent made a directory `~`."""
+    monkeypatch.setenv("HOME", "/home/u")
+    file, wanted = (
+        write(tmp_path, "[agent]\ncache_dir = '~/cache'\n"),
+        Room(cache_dir="/home/u/cache"),
+    )
+    assert config.load(Room, "agent", file=file, environ={}).settings == wanted
+    environ = {"P2PCACHE_CACHE_DIR": "~/cache"}
+    assert config.load(Room, "agent", file=NONE, environ=environ).settings == wanted
+    flags = {"cache_dir": "~/cache"}
+    assert config.load(Room, "agent", file=NONE, environ={}, flags=flags).settings == wanted
+
+
 def test_an_unknown_key_names_file_key_and_the_nearest(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\ncache_dri = 1\n")
     with pytest.raises(
@@ -104,6 +120,7 @@ def test_a_file_as_an_editor_on_windows_saves_it(tmp_path: Path, encoding: str) 
     [
         ("[agnet]\n", r"unknown section 'agnet'; did you mean 'agent'\?"),
         ("slots = 1\n", "unknown key 'slots'"),
+        ("tracker = 'http://t:7400'\n", "unknown key 'tracker' outside of a section; sections are"),
         ("[agent\n", "not valid TOML"),
         ("\xff", "not valid TOML"),
         ("x = " + "[" * 5000, "not valid TOML"),
@@ -152,6 +169,11 @@ def test_a_named_file_must_be_there_and_readable(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         config.read_file(tmp_path / "none.toml")
     with pytest.raises(NotAllowed):
+        config.read_file(tmp_path)
+
+
+def test_a_directory_in_place_of_the_file(tmp_path: Path) -> None:
+    with pytest.raises(NotAllowed, match=r"Is a directory; check --config or P2PCACHE_CONFIG"):
         config.read_file(tmp_path)
 
 

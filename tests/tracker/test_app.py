@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from p2pcache.core.protocol import messages as m
-from p2pcache.errors import NotAllowed, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.http import server
 from p2pcache.tracker.app import TrackerApp
 from p2pcache.tracker.state_notes import FILE, StateNotes
@@ -181,3 +181,21 @@ async def test_an_origin_that_cannot_be_had_is_in_the_log_at_once(
         assert (status, body["ready"]) == (503, False)
     warned = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
     assert any(text.startswith("not ready: origin: ") and "nowhere" in text for text in warned)
+
+
+async def test_looks_for_what_is_to_be_kept_do_not_make_a_tracker_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They fail softly. The tracker was ready between two probes, and said so each time that it was not."""
+    caplog.set_level("INFO")
+    async with tracker((tmp_path / "nowhere").as_uri()) as app:
+        for _ in range(2):
+            await app._probe()
+            with pytest.raises(P2PCacheError):
+                await app.keeping.wishes.read_intents()
+            assert (await get(app.address, "/readyz"))[0] == 503
+        (tmp_path / "nowhere").mkdir()
+        await app._probe()
+        assert (await get(app.address, "/readyz"))[0] == 200
+    told = [r.getMessage() for r in caplog.records if r.name.endswith("tracker.app")]
+    assert [t.partition(":")[0] for t in told if "ready" in t] == ["not ready", "ready"]

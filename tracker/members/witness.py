@@ -58,6 +58,7 @@ class Witness:
                 ("run", asked.digest, str(asked.run)),
                 lambda repo: _read(repo, encoded, asked),
                 READ_S,
+                telling=False,  # storage that fails is one of its words
             )
         except P2PCacheError as error:
             _log.info("run %d of %.12s can't be read here: %s", asked.run, asked.digest, error)

@@ -4,7 +4,7 @@ import logging
 import time
 from array import array
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +19,6 @@ from p2pcache.errors import P2PCacheError, UsageError
 from p2pcache.ids import NodeId, Ref
 from p2pcache.io import pools
 from p2pcache.io.intents.in_origin import Intents, drain_key, keep_key
-from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.tracker.catalog import Catalog
 
 _log = logging.getLogger(__name__)
@@ -164,18 +163,10 @@ class Wishes:
 
     async def _ask(self, what: str, work: Callable[[Intents], T]) -> T:
         """Do something with the origin's intents. If that fails, models are read all the same."""
-
-        def attempt(repo: OriginRepo) -> tuple[T | None, P2PCacheError | None]:
-            try:
-                return work(Intents(repo.origin)), None
-            except P2PCacheError as error:
-                return None, error
-
         self._asked += 1  # each call is its own
-        result, error = await self._catalog.ask_origin((what, str(self._asked)), attempt, ORIGIN_S)
-        if error is not None:
-            raise error
-        return cast("T", result)
+        return await self._catalog.ask_origin(
+            (what, str(self._asked)), lambda repo: work(Intents(repo.origin)), ORIGIN_S, telling=False
+        )  # fmt: skip
 
     async def _wish(self, ref: Ref, record: KeepRecord, digest: str, keeper: Keeper) -> bool:
         first = self._older.get(ref)

@@ -47,7 +47,7 @@ def doubt_unreadable(pool: BlobPool, blob: BlobFile) -> bool:
 
 def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
     """Prove suspect positions by reading them; a published file with a bad one is demoted."""
-    bad = False
+    wrong = 0
     for position in positions:
         with pool.lock:
             if blob.suspect is None or not blob.suspect[position]:
@@ -60,8 +60,12 @@ def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> 
             if blob.clear_suspect(position):
                 if good:
                     blob.gain([position])
-                bad = bad or not good
-    if blob.published and bad:
+                wrong += not good
+    if blob.published and wrong:
+        _log.warning(
+            "%d chunks of blob %s, which was complete, are wrong: somebody changed the file, or its disk fails "
+            "(`dmesg`); they come anew", wrong, blob.id,
+        )  # fmt: skip
         demote(pool, blob)
     elif blob.published and blob.whole:
         _renew_proof(pool, blob)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
 from p2pcache.io.byte_order_mark import without_mark
 from p2pcache.io.http.endpoint import Endpoint, Events, as_json
 from p2pcache.io.http.exchange import Json
@@ -269,7 +269,12 @@ class AgentClient:
 
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
-        return self._call("GET", "/v1/status")
+        state = self._call("GET", "/v1/status")
+        if "role" in state and "node" not in state:
+            raise Unreachable(
+                f"what answers at {self.address} is a tracker, no agent; check --agent"
+            )
+        return state
 
     def put_blob(
         self, manifest: str, blob: str, file: BinaryIO, size: int, on_bytes: Callable[[int], None]

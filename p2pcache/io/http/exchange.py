@@ -166,7 +166,12 @@ class Exchange:
             return NotAllowed(f"the agent at {self._address} refuses this call; check --token-file")
         if value is None and status < 500:
             return _no_api(self._address)
-        return _error(value or {}, f"the agent at {self._address} answered HTTP {status}")
+        if value is None:  # an agent says why
+            return Unreachable(
+                f"what answers at {self._address} is no agent, or a proxy that doesn't reach one (HTTP {status}); "
+                "check --agent"
+            )
+        return _error(value, f"the agent at {self._address} answered HTTP {status}")
 
 
 def _no_api(address: str) -> Unreachable:

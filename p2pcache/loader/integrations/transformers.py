@@ -16,6 +16,9 @@ from p2pcache.loader.resolve import existing_path, pull_pinned
 from p2pcache.loader.session import Memory
 
 _ITS_FILE, _ITS_INDEX = "model.safetensors", "model.safetensors.index.json"
+_SNAPSHOT = "give p2pcache.snapshot(ref) to transformers' own from_pretrained instead"
+# transformers ignores both where it gets a state dict, and `revision` in a directory: other weights than were meant.
+_ELSEWHERE = {"revision": "the ref names the version, as in team/llama:v3", "variant": _SNAPSHOT}
 
 
 class LazyTensor:
@@ -83,10 +86,10 @@ def from_pretrained(
         TimedOut: a tensor didn't arrive in time.
     """
     if kwargs.get("trust_remote_code") or "state_dict" in kwargs:
-        raise UsageError(
-            "no trust_remote_code and no state_dict here; give p2pcache.snapshot(ref) to "
-            "transformers' own from_pretrained instead"
-        )
+        raise UsageError(f"no trust_remote_code and no state_dict here; {_SNAPSHOT}")
+    for word, remedy in _ELSEWHERE.items():
+        if kwargs.get(word) is not None:
+            raise UsageError(f"no {word} here; {remedy}")
     if not callable(getattr(auto_class, "from_pretrained", None)):
         raise UsageError(
             f"{auto_class!r} is no class of transformers; give AutoModelForCausalLM or the like"

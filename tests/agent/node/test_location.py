@@ -95,3 +95,9 @@ def test_a_host_s_name_is_made_printable(monkeypatch: pytest.MonkeyPatch, host: 
     monkeypatch.setattr("socket.gethostname", lambda: host)
     assert unfit_text(own_name(AgentSettings())) == ""
     assert own_name(AgentSettings()).startswith("n?")
+
+
+def test_a_cache_dir_without_a_name_is_refused() -> None:
+    """It was the directory in which the agent was started."""
+    with pytest.raises(ValueError, match="cache_dir is empty"):
+        AgentSettings(cache_dir="")

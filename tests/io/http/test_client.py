@@ -49,7 +49,8 @@ def test_errors_keep_their_class_and_message(agent: fakes.FakeAgent) -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (500, P2PCacheError),
+        (500, Unreachable),
+        (502, Unreachable),
         (404, Unreachable),
         (301, Unreachable),
         (403, NotAllowed),
@@ -61,6 +62,13 @@ def test_an_error_without_json_names_the_status(
 ) -> None:
     agent.document("GET /v1/status", b"<html>", status=status)
     with pytest.raises(kind):
+        AgentClient(agent.address).status()
+
+
+def test_a_tracker_in_place_of_an_agent(agent: fakes.FakeAgent) -> None:
+    """Its status has a `ready`, too, and was shown as that of an agent without a name and a cache."""
+    agent.document("GET /v1/status", {"role": "active", "ready": True, "members": 4})
+    with pytest.raises(Unreachable, match="is a tracker, no agent; check --agent"):
         AgentClient(agent.address).status()
 
 

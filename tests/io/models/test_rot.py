@@ -163,7 +163,7 @@ def test_verify_finds_rotten_chunks_and_a_pull_mends_them(store: Store, tmp_path
     again.close()
 
 
-def test_a_changed_file_is_not_served(tmp_path: Path) -> None:
+def test_a_changed_file_is_not_served(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = Model({"a": os.urandom(3000)}, 1000)
     opened = open_store(tmp_path)
     here = wanted.add(opened)
@@ -182,6 +182,10 @@ def test_a_changed_file_is_not_served(tmp_path: Path) -> None:
         again.source(1)
     again.copy_local()
     assert [again.has_chunk(c) for c in range(3)] == [False, True, True]
+    # It mends itself, and nobody would hear of a disk that begins to fail.
+    assert [r.getMessage()[:16] for r in caplog.records if r.levelname == "WARNING"] == [
+        "1 chunks of blob"
+    ]
     assert not path.exists()
     wanted.fill(again)
     again.publish(REF, 1)

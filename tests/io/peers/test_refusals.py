@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import NoReturn
 
 import pytest
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
 from p2pcache.core.upload.settings import FULL
+from p2pcache.errors import NotFound
 from p2pcache.io.peers.protocol.limits import PeerLimits
 from tests.io.peers.kit import QUICK, Node, Port, idle, node, uploading
 from tests.io.peers.pairs import DIGEST, MODEL, RUNS, dialled, served
@@ -69,6 +71,26 @@ async def test_a_requester_that_got_busy_again_hears_that_another_one_was_served
         assert theirs.recalls == [FULL], (
             "the slot was for the next request of the one that is served"
         )
+
+
+async def test_chunks_that_went_are_one_line_in_the_log_not_one_each(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neighbours ask for all of a large file while it is proved again."""
+
+    def changed(chunk: int) -> NoReturn:
+        raise NotFound("the file was changed on disk")
+
+    caplog.set_level("DEBUG")
+    async with node(1) as server, node(2) as client:
+        store, port = server.swarm(MODEL, full=True).store, client.swarm(MODEL)
+        await dialled(client, port, server)
+        monkeypatch.setattr(store, "source", changed)
+        for number, run in enumerate(LONG_RUNS):
+            client.net.request(DIGEST, number, 1, run)
+            assert await port.end(number) is Outcome.REFUSED
+    levels = [r.levelname for r in caplog.records if "can't be served" in r.getMessage()]
+    assert levels == ["INFO", "DEBUG"]
 
 
 async def test_a_model_that_is_not_there_fails_the_dial() -> None:

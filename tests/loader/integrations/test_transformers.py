@@ -163,6 +163,20 @@ def test_remote_code_is_refused(model: tuple[Path, Path]) -> None:
         p2pcache.from_pretrained(model[0], AutoModelForCausalLM, trust_remote_code=True)
 
 
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [("revision", "the ref names the version"), ("variant", r"give p2pcache\.snapshot\(ref\)")],
+)
+def test_words_that_would_be_ignored_are_refused(
+    model: tuple[Path, Path], word: str, remedy: str
+) -> None:
+    given: dict[str, Any] = {word: "v9"}
+    with pytest.raises(UsageError, match=f"no {word} here; {remedy}"):
+        p2pcache.from_pretrained(model[0], AutoModelForCausalLM, **given)
+    given[word] = None
+    p2pcache.from_pretrained(model[0], AutoModelForCausalLM, **given)
+
+
 @pytest.mark.slow
 def test_snapshots(agent: str, model: tuple[Path, Path]) -> None:
     small = p2pcache.snapshot(REF, exclude=["*.safetensors"], agent=agent)

@@ -208,7 +208,7 @@ async def test_a_tracker_that_ends_gives_its_tenure_back(two: tuple[Turns, Turns
 
 
 async def test_a_tracker_that_was_held_up_grants_nothing_and_finds_its_generation_old(
-    two: tuple[Turns, Turns],
+    two: tuple[Turns, Turns], caplog: pytest.LogCaptureFixture
 ) -> None:
     a, b = two
     held, look, write = asyncio.Event(), a.store.look, a.store.write
@@ -240,6 +240,7 @@ async def test_a_tracker_that_was_held_up_grants_nothing_and_finds_its_generatio
         assert await member.wait_closed() == aiohttp.WSCloseCode.GOING_AWAY
         assert len(member.origin_reads) == 4
     assert (await a.until_role("standby"))["active"] == b.url
+    assert f"in time; {b.url} is active" in caplog.text
 
 
 async def test_a_deleted_record_ends_the_tenure(two: tuple[Turns, Turns], tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ from p2pcache.io.peers.transport.workers import Inbox, Workers
 
 _log = logging.getLogger(__name__)
 
+# At least, between two lines at INFO about chunks that can't be served: while a large file is proved again, all
+# neighbours ask for all that it holds, several times a second.
+UNSERVED_EACH_S = 10.0
+
 
 class Upload:
     """One admitted REQUEST."""
@@ -86,6 +90,7 @@ class Uploads:
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
+        self._unserved_at = -UNSERVED_EACH_S
         self.idle = asyncio.Event()  # nothing is active or waiting
         self.idle.set()
 
@@ -192,7 +197,7 @@ class Uploads:
                     source.fd, 1, source.offset
                 )  # after the header a refusal would cost the connection
             except P2PCacheError as error:
-                _log.info("chunk %d can't be served: %s", chunk, error)
+                self._log_unserved(chunk, error)
                 return "not here any more"
             except OSError as error:
                 _doubt(upload, chunk, error)
@@ -208,6 +213,12 @@ class Uploads:
                 raise
         connection.drain()
         return ""
+
+    def _log_unserved(self, chunk: int, error: P2PCacheError) -> None:
+        now, level = time.monotonic(), logging.DEBUG
+        if now - self._unserved_at >= UNSERVED_EACH_S:
+            self._unserved_at, level = now, logging.INFO
+        _log.log(level, "chunk %d can't be served: %s", chunk, error)
 
     def _send(self, connection: Connection, header: bytes, source: ChunkSource) -> None:
         sent = 0
