@@ -135,8 +135,7 @@ class Requester:
             self.deliveries.doubt(peer)
         elif outcome is Outcome.BUSY:
             counters.busy += 1
-            if not request.waits:  # else it sends to us, and only keeps no place for the next run
-                peer.on_busy(now, self._settings.busy_rest_s)
+            peer.on_busy(now, self._settings.busy_rest_s)
         elif outcome is Outcome.REFUSED:
             counters.refused += 1
             self._book.on_refused(peer, 1 << request.run)
@@ -218,12 +217,7 @@ class Requester:
         lead_s = LEAD * self._timing.answer_s
         for request in list(self.requests.live.values()):
             peer = request.peer
-            if (
-                request.asked_ahead
-                or peer.in_flight != 1
-                or not peer.delivers
-                or peer.extra_requests
-            ):
+            if request.asked_ahead or peer.in_flight != 1 or peer.extra_requests:
                 continue
             due = request.since + self._timing.usual_s(across=peer.distance > 0) - lead_s
             if now < due:

@@ -82,9 +82,9 @@ class OriginReader:
             self._isolation.restart(math.inf)
             self._end_cut_off()
 
-    def on_peer_left(self, node: NodeId, now: float) -> None:
+    def on_peer_left(self, now: float) -> None:
         """A neighbour's connection broke."""
-        self._by_itself.owners.on_peer_left(node)
+        self._by_itself.owners.on_peer_left()
         self.on_perhaps_alone(now)
 
     def on_peer_banned(self, node: NodeId, now: float) -> None:

@@ -64,13 +64,11 @@ class OriginOwners:
             return
         self._failed.discard(node)
         self._idle.discard(node)
-        if not self._reachable or (self._live is not None and node not in self._live):
-            self._relist()
+        self._relist()
 
-    def on_peer_left(self, node: NodeId) -> None:
+    def on_peer_left(self) -> None:
         """A neighbour's connection broke."""
-        if not self._reachable or node not in self.members:
-            self._relist()
+        self._relist()
 
     def on_peer_failed(self, node: NodeId) -> None:
         """A dial failed, or the node sent wrong bytes: the next in order owns its runs."""
@@ -79,9 +77,8 @@ class OriginOwners:
 
     def on_reachable(self) -> None:
         """A member has dialled this node."""
-        if not self._reachable:
-            self._reachable = True
-            self._relist()
+        self._reachable = True
+        self._relist()
 
     def on_new_runs(self, node: NodeId, runs: RunSet) -> None:
         """A neighbour has runs that nobody had. If it should have read one of them, it isn't idle."""

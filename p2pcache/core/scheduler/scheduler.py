@@ -221,7 +221,7 @@ class Scheduler:
 
     def _on_peer_left(self, event: events.PeerLeft, now: float) -> None:
         if self._drop(event.peer, now):
-            self._origin.on_peer_left(event.peer, now)
+            self._origin.on_peer_left(now)
 
     def _drop(self, node: NodeId, now: float) -> bool:
         if (peer := self._book.on_disconnected(node)) is not None:

@@ -60,7 +60,7 @@ class UploadQueue(Generic[Item]):
         # Peer -> its last refused request since it was admitted or called, the first peer first, and whether it was
         # turned away again since it heard of this node.
         self._refused: dict[NodeId, tuple[Item, bool]] = {}
-        # Peer -> its uploads since it was turned away last, while others were turned away.
+        # Peer -> its uploads since it was turned away last, while anybody stood in line.
         self._turns: dict[NodeId, int] = {}
         self._open = True
         self._sent = False  # an upload, since `recall`
@@ -94,9 +94,9 @@ class UploadQueue(Generic[Item]):
         full = not next_waits and self._taken(priority) >= self._slots
         behind = priority is Priority.BACKGROUND
         full = full or (behind and not self._has_spare())
-        # It had its quantum, and others were turned away. An urgent request makes room for nobody.
+        # It had its quantum, and somebody stands in line. An urgent request makes room for nobody.
         had_quantum = self._turns.get(peer, 0) >= self._quantum and self._on.quantum
-        makes_room = had_quantum and priority is Priority.USUAL and self._others_wait(peer)
+        makes_room = had_quantum and priority is Priority.USUAL and bool(self._refused)
         if not self._open or full or makes_room:
             if priority.is_waited_for:
                 self._refused[peer] = item, peer in self._refused
@@ -164,7 +164,7 @@ class UploadQueue(Generic[Item]):
         self._left = peer
         if priority.is_waited_for:
             self._spare.passed += 1
-        if self._others_wait(peer):
+        if self._refused:
             self._turns[peer] = self._turns.get(peer, 0) + 1
         if self._on.slow_receivers:
             self._slow.on_upload_ended(peer, took_s)
@@ -205,10 +205,6 @@ class UploadQueue(Generic[Item]):
     def _slots(self) -> int:
         """Uploads that may flow at once, beside those to slow receivers."""
         return min(self._limit, self._opened)
-
-    def _others_wait(self, peer: NodeId) -> bool:
-        """Whether anybody but this peer was turned away."""
-        return len(self._refused) > (peer in self._refused)
 
     def _has_spare(self) -> bool:
         every = [(peer, one) for peer, (one, _) in self._active.items()]
