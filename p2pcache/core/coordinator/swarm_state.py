@@ -49,7 +49,7 @@ class SwarmTracker:
         self._bearer = bearer_of if members.certified else by_id
         self.digest = digest
         self.roster = Roster(digest, run_count, seed)
-        self.book = LeaseBook(self.roster, leases, seed, self._bearer)
+        self.book = LeaseBook(self.roster, leases, seed)
         self.lost_runs = LostRuns(
             self.roster, self.book, members.heartbeat_s, members.reconnect_grace_s
         )
@@ -270,15 +270,14 @@ class SwarmTracker:
                 self.doubts.on_right_reads(node, fresh, now)
             if node in self.reach.lost:
                 self.lost_runs.suspect(now)
-            for reader, revoked in self.book.on_have(node, fresh, now, flow_s).items():
-                self._send(reader, m.Revoke(self.digest, tuple(revoked)))
+            self.book.on_have(node, fresh, now, flow_s)
 
     def _on_reach(self, record: MemberRecord, now: float) -> None:
         """Others get at a member, or don't any more."""
         self.book.readers.review(record)
         if record.counts:
             # Reads under way go on: a verdict that ends is no sign that the member delivers.
-            self.book.set_held(record.node, record.have)
+            self.book.set_held(record.have)
         if self.reach.lost:
             self.lost_runs.suspect(now)
 

@@ -17,9 +17,7 @@ from p2pcache.core.leases.reader_choice import ReaderChoice
 from p2pcache.core.leases.readers import Lease, Readers, lacked_by
 from p2pcache.core.leases.settings import SAMPLE
 from p2pcache.core.membership.member_record import MemberRecord
-from p2pcache.core.membership.reachability import Bearer, by_id
 from p2pcache.core.membership.roster import Roster
-from p2pcache.core.membership.settings import WITNESSES
 from p2pcache.core.origin.settings import LEAST_PATIENCE_S
 from p2pcache.core.settings import LeaseSettings
 from p2pcache.core.swarm.commands import ALL
@@ -33,9 +31,7 @@ class LeaseBook:
     in the members' records are exactly their leases.
     """
 
-    def __init__(
-        self, roster: Roster, settings: LeaseSettings, seed: int, bearer: Bearer = by_id
-    ) -> None:
+    def __init__(self, roster: Roster, settings: LeaseSettings, seed: int) -> None:
         """An empty book: every run is free. `seed` is of the dice that break ties."""
         self.run_count = roster.run_count
         self.free, self.leased = bitset.full(self.run_count), 0
@@ -44,7 +40,6 @@ class LeaseBook:
         self.regranted = 0  # runs granted again though a live node has them
         self.ends: Counter[str] = Counter()  # leases that are over, by reason
         self.readers = Readers(roster.members, settings, random.Random(seed))
-        self._bearer = bearer
         self._members = roster.members
         self._settings = settings
         self._choice = ReaderChoice(self.readers, roster)
@@ -84,28 +79,18 @@ class LeaseBook:
         """A loader waits for these runs: granted before the others. If it waits for all, file order is kept."""
         self._urgent |= runs
 
-    def on_have(
-        self, node: NodeId, fresh: RunSet, now: float, flow_s: float = 0.0
-    ) -> dict[NodeId, list[RunIndex]]:
+    def on_have(self, node: NodeId, fresh: RunSet, now: float, flow_s: float = 0.0) -> None:
         """A member has runs that it didn't have before.
 
-        `flow_s` is how many seconds the bytes of one of them flowed, if it read that; 0: not known. Returns leases to
-        take back, by node: enough others have these runs.
+        `flow_s` is how many seconds the bytes of one of them flowed, if it read that; 0: not known.
         """
-        revoked: dict[NodeId, list[RunIndex]] = {}
-        for run in bitset.members(fresh & self.leased):
-            lease = self.leases[run]
-            if lease.node == node:
-                in_flight = self._under_way(now)
-                self._read_at = now
-                self._end(run, "done")
-                self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
-                self._patience_s = self._settings.stuck_factor * self.readers.times.usual_s()
-        self.set_held(node, fresh)
-        for run in bitset.members(fresh & self.leased):
-            if len(self.leases[run].others) >= WITNESSES:
-                revoked.setdefault(self._end(run, "revoked").node, []).append(run)
-        return revoked
+        for run in self._leases_of(node, fresh):
+            in_flight = self._under_way(now)
+            self._read_at = now
+            lease = self._end(run, "done")
+            self.readers.on_read_done(self._members[node], lease, now, in_flight, flow_s)
+            self._patience_s = self._settings.stuck_factor * self.readers.times.usual_s()
+        self.set_held(fresh)
 
     def renew(self, node: NodeId, reading: RunSet, now: float) -> None:
         """A heartbeat says which runs the node is reading: its leases live on.
@@ -150,12 +135,12 @@ class LeaseBook:
 
     # -- what the tracker decides ------------------------------------------------------------------
 
-    def set_held(self, node: NodeId, runs: RunSet) -> None:
-        """Others get what a member has: nobody else is to begin with its runs."""
+    def set_held(self, runs: RunSet) -> None:
+        """Others get these runs from a member: nobody else is to begin with them."""
         self.free &= ~runs
         self._had |= runs
         for run in bitset.members(runs & self.leased):
-            self.leases[run].others.add(self._bearer(node))
+            self.leases[run].held = True
 
     def set_free(self, runs: RunSet) -> None:
         """No member has these runs: they may be granted again."""
@@ -319,5 +304,5 @@ class LeaseBook:
         """Another node should read a run, unless a member has it that came to have it during the lease."""
         lease = self._end(run, why)
         held = (one.have >> run & 1 and one.counts for one in self._members.values())
-        if not lease.others or not any(held):
+        if not lease.held or not any(held):
             self.set_free(1 << run)

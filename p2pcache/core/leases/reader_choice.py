@@ -15,18 +15,18 @@ from p2pcache.core.membership.roster import Roster
 from p2pcache.core.racks.settings import BRIDGE_SLOTS
 from p2pcache.ids import NodeId, RunIndex, RunSet
 
-Tier = tuple[int, bool, bool]
-"""Faults of a reader, the worst first: others can't reach it (2), or nobody has tried yet, which counts for runs that
-members waited for in vain (1); it is slow; its last read failed."""
+Tier = tuple[int, bool]
+"""Faults of a reader, the worse first: others can't reach it (2), or nobody has tried yet, which counts for runs that
+members waited for in vain (1); it is slow."""
 
-FIT: Tier = (0, False, False)
+FIT: Tier = (0, False)
 
 
 class ReaderChoice:
     """Chooses among readers that have room: fewer leases than their share and their credit.
 
-    Those are preferred that have the smallest (unreachable, slow, failed, lost the lease, not the rack's holder, runs
-    in flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later: of
+    Those are preferred that have the smallest (unreachable, slow, lost the lease, not the rack's holder, runs in
+    flight, dice). One that is unreachable or slow gets a lease only if no better one will read the run later: of
     two a node is better if nothing more is held against it, so no quick one waits for a slow one that others reach.
     Readers are drawn from samples, so a choice takes constant time, unless the run is read again, or waits for a better
     one: O(readers).
@@ -115,7 +115,7 @@ class ReaderChoice:
 
     def _tier(self, one: MemberRecord, *, again: bool = False) -> Tier:
         unreached = 2 if stands_aside(one) else int(again and one.reach is not Reach.REACHABLE)
-        return unreached, one.slow, one.failures > 0
+        return unreached, one.slow
 
     def _waits(self, best: MemberRecord, run: RunIndex, *, again: bool) -> bool:
         """Whether a run waits for a reader that is better than the best with room."""

@@ -1,7 +1,7 @@
 """The nodes that work on leases: their credit, what they read, when they rest, and whether others get at them."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from p2pcache.core import backoff
 from p2pcache.core.leases.read_concurrency import ReadConcurrency
@@ -24,7 +24,7 @@ class Lease:
     since: float
     expires: float
     adopted: bool = False  # the read began before it
-    others: set[NodeId] = field(default_factory=set)  # bearers that came to have the run meanwhile
+    held: bool = False  # another member came to have the run meanwhile
 
 
 def lacked_by(record: MemberRecord) -> RunSet:

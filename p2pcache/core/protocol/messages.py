@@ -260,7 +260,7 @@ class Grant(_Message, tag=34, frozen=True):
 
 
 class Revoke(_Message, tag=35, frozen=True):
-    """These leases end: enough nodes have the runs."""
+    """These leases end: somebody waits for the runs, and their reader is far too slow."""
 
     digest: str
     runs: tuple[RunIndex, ...]

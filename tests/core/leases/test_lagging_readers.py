@@ -9,7 +9,7 @@ from tests.core.leases.leases_kit import A, B, C, D, Have, finish, make, run_swa
 
 def came(book: LeaseBook, runs: int) -> None:
     """The first runs were read by some member, and others get them."""
-    book.set_held(99, bitset.full(runs))
+    book.set_held(bitset.full(runs))
     book.ends["done"] = runs
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_wants_a_part_does_not_lag() -> None:
 def test_runs_that_a_member_brings_along_make_nobody_lag() -> None:
     """A node that has the whole model comes, and is gone before others got much of it."""
     book, have = storm(0)
-    book.set_held(99, bitset.full(2000))
+    book.set_held(bitset.full(2000))
     for node in (A, B, C, D):
         says(book, have, node, 1)
     book.set_free(bitset.full(2000) & ~bitset.full(44))
