@@ -75,8 +75,8 @@ def _on_fleet(options: argparse.Namespace) -> FleetReport:
     """The hosts of a list instead of namespaces."""
     if not options.ref:
         raise UsageError("--hosts needs --ref: what the hosts are to pull")
-    if options.rival or options.fault:
-        raise UsageError("--rival and --fault are for namespaces, not for --hosts")
+    if options.rival or options.fault or options.other_code:
+        raise UsageError("--rival, --fault and --other-code are for namespaces, not for --hosts")
     rate = parse_rate(options.rate)
     calm = Calm(options.ref, rate, parse_rate(options.origin_rate) if options.origin_rate else rate,
                 options.ssh, options.remote)  # fmt: skip

@@ -181,16 +181,16 @@ class Report:
 
     @property
     def _cpu_other(self) -> tuple[float, float] | None:
-        """CPU-s per GB received of agents with this code and with the other; None: all have this one."""
-        if not self.plan.other_code:
-            return None
+        """CPU-s per GB received of agents with this code and with the other; None: one half didn't run or receive."""
         spent, received = [0.0, 0.0], [0, 0]
         for o in self.race.outcomes:
             other = self.plan.is_other(o.node)
             spent[other] += self.race.cpu_s.get(f"n{o.node}", 0.0)
             received[other] += o.bytes_origin + o.bytes_peers
-        own, others = (round(s / (n / 1e9), 2) for s, n in zip(spent, received, strict=True))
-        return own, others
+        if not all(spent) or not all(received):
+            return None
+        own, others = (s / (n / 1e9) for s, n in zip(spent, received, strict=True))
+        return round(own, 2), round(others, 2)
 
     def as_text(self) -> str:
         """The table."""
@@ -216,7 +216,7 @@ class Report:
             )
         if data["cpu_s_per_gb_other"] is not None:
             own, other = data["cpu_s_per_gb_other"]
-            ratio = f"{other / own:8.3f}     as much for agents"
+            ratio = f"{other / max(own, 0.01):8.3f}     as much for agents"
             lines.insert(-1, f"        {ratio} with the other code: {other} for {own}")
         if late := self.late:
             each = ", ".join(f"n{node} {ratio:.3f}" for node, ratio in late.items())

@@ -86,6 +86,10 @@ def test_agents_with_another_code_are_counted_apart() -> None:
     assert result.as_json()["cpu_s_per_gb_other"] == (10.0, 9.0)
     assert "0.900     as much" in result.as_text()
     assert report({}).as_json()["cpu_s_per_gb_other"] is None
+    for outcome in outcomes[1::2]:
+        outcome.bytes_peers = 0
+    assert result.as_json()["cpu_s_per_gb_other"] is None
+    assert "other code" not in result.as_text()
 
 
 def test_no_rival_no_table() -> None:

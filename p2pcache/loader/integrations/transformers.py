@@ -17,8 +17,7 @@ from p2pcache.loader.session import Memory
 
 _ITS_FILE, _ITS_INDEX = "model.safetensors", "model.safetensors.index.json"
 _SNAPSHOT = "give p2pcache.snapshot(ref) to transformers' own from_pretrained instead"
-# transformers ignores both where it gets a state dict, and `revision` in a directory: other weights than were meant.
-_ELSEWHERE = {"revision": "the ref names the version, as in team/llama:v3", "variant": _SNAPSHOT}
+_REVISIONS = (None, "main")  # transformers' default, which callers may pass on
 
 
 class LazyTensor:
@@ -87,15 +86,18 @@ def from_pretrained(
     """
     if kwargs.get("trust_remote_code") or "state_dict" in kwargs:
         raise UsageError(f"no trust_remote_code and no state_dict here; {_SNAPSHOT}")
-    for word, remedy in _ELSEWHERE.items():
-        if kwargs.get(word) is not None:
-            raise UsageError(f"no {word} here; {remedy}")
+    # transformers ignores it in a directory, so other weights than were meant would be loaded.
+    if kwargs.pop("revision", None) not in _REVISIONS:
+        raise UsageError(
+            "no revision here; the ref names the version, as in team/llama:v3, and a directory has one"
+        )
     if not callable(getattr(auto_class, "from_pretrained", None)):
         raise UsageError(
             f"{auto_class!r} is no class of transformers; give AutoModelForCausalLM or the like"
         )
     folder, weights = existing_path(ref_or_dir), ref_or_dir
     if folder is None:
+        _refuse_variant(kwargs)
         folder, pinned = pull_pinned(str(ref_or_dir), exclude=WEIGHTS, agent=agent)
         weights = str(pinned)
     device = _one_gpu(kwargs.get("device_map"))
@@ -107,6 +109,12 @@ def from_pretrained(
         if memory == "auto" and whole is not None and _can_take(whole / subfolder):
             return _its_own_way(auto_class, whole / subfolder, config, kwargs)
         return _tensor_by_tensor(auto_class, found, folder / subfolder, config, kwargs)
+
+
+def _refuse_variant(kwargs: Mapping[str, Any]) -> None:
+    """Check that no variant is wanted: transformers ignores it where it gets tensors instead of files."""
+    if kwargs.get("variant") is not None:
+        raise UsageError(f"no variant here; {_SNAPSHOT}")
 
 
 def _one_gpu(device_map: Any) -> str | None:
@@ -150,6 +158,7 @@ def _tensor_by_tensor(
 ) -> Any:
     from transformers import AutoConfig, GenerationConfig
 
+    _refuse_variant(kwargs)
     if config is None:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     auto_class, config = _concrete(auto_class, config)

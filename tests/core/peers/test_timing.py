@@ -76,9 +76,11 @@ def test_without_a_tracker_pauses_make_nobody_wait_longer() -> None:
     assert pace.least_mean_s == pytest.approx(0.1)
 
 
-def test_pulses_are_half_a_run_apart_on_slow_links_only() -> None:
+def test_pulses_are_three_quarters_of_a_run_apart_on_slow_links_only() -> None:
     assert pulse_s(0.0, 500) == 0.0  # the pace isn't known
     assert pulse_s(0.0013, 500) == 0.0  # runs of 4 MiB at 25 Gbit/s
+    assert pulse_s(0.0079, 500) == 0.0
+    assert pulse_s(0.0081, 500) == 0.006
     assert pulse_s(0.06, 500) == 0.045
     assert pulse_s(3.0, 500) == 0.05
 

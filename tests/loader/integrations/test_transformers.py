@@ -163,18 +163,29 @@ def test_remote_code_is_refused(model: tuple[Path, Path]) -> None:
         p2pcache.from_pretrained(model[0], AutoModelForCausalLM, trust_remote_code=True)
 
 
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [("revision", "the ref names the version"), ("variant", r"give p2pcache\.snapshot\(ref\)")],
-)
-def test_words_that_would_be_ignored_are_refused(
-    model: tuple[Path, Path], word: str, remedy: str
+@pytest.mark.parametrize("where", [REF, None])
+def test_a_revision_is_refused(model: tuple[Path, Path], where: str | None) -> None:
+    with pytest.raises(UsageError, match="no revision here; the ref names the version"):
+        p2pcache.from_pretrained(where or model[0], AutoModelForCausalLM, revision="v9")
+    for default in (None, "main"):
+        p2pcache.from_pretrained(model[0], AutoModelForCausalLM, revision=default)
+
+
+def test_a_variant_is_refused_where_transformers_would_ignore_it(
+    model: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    given: dict[str, Any] = {word: "v9"}
-    with pytest.raises(UsageError, match=f"no {word} here; {remedy}"):
-        p2pcache.from_pretrained(model[0], AutoModelForCausalLM, **given)
-    given[word] = None
-    p2pcache.from_pretrained(model[0], AutoModelForCausalLM, **given)
+    with pytest.raises(UsageError, match=r"no variant here; give p2pcache\.snapshot\(ref\)"):
+        p2pcache.from_pretrained(REF, AutoModelForCausalLM, variant="fp16")
+    both = tmp_path / "both"
+    made = AutoModelForCausalLM.from_pretrained(model[0])
+    made.save_pretrained(both)
+    with torch.no_grad():
+        made.lm_head.weight.fill_(7.0)
+    made.save_pretrained(both, variant="fp16")
+    found = p2pcache.from_pretrained(both, AutoModelForCausalLM, variant="fp16")
+    assert torch.all(found.lm_head.weight == 7.0)
+    with pytest.raises(UsageError, match="no variant here"):
+        p2pcache.from_pretrained(both, AutoModelForCausalLM, variant="fp16", memory="private")
 
 
 @pytest.mark.slow
