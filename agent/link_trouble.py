@@ -84,13 +84,13 @@ def failure_text(error: Exception, tls: Tls | None) -> str:
         return _answered(error.status, tls)
     if isinstance(error, aiohttp.ServerDisconnectedError) or _was_reset(error):
         return _hung_up(tls)
-    if isinstance(
-        error, aiohttp.ClientResponseError
-    ):  # its own text has the bytes that came, each time others
+    # The text of a ClientResponseError has the bytes that came, so each try would be another line of the log.
+    if isinstance(error, aiohttp.ClientResponseError):
         return _hung_up(None) if tls is None else f"it speaks no HTTP; {_NO_TRACKER}"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return explain(error.certificate_error)
-    if isinstance(error, aiohttp.ClientConnectorError):  # its own text shows the SSL context
+    # The text of a ClientConnectorError shows the SSL context.
+    if isinstance(error, aiohttp.ClientConnectorError):
         cause = error.os_error
         if isinstance(cause, ssl.SSLError):
             return explain(cause)

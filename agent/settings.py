@@ -151,8 +151,8 @@ class AgentSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """text or json."""
 
     def __post_init__(self) -> None:
-        if not self.cache_dir:  # it would be the directory in which the agent was started
-            raise ValueError("cache_dir is empty; name a directory, or leave it out")
+        if not self.cache_dir.strip():  # it would be the directory in which the agent was started
+            raise ValueError("cache_dir is blank; name a directory, or leave it out")
 
 
 EXAMINED = (

@@ -14,6 +14,7 @@ from p2pcache.core.ratelimit import Rate, RateLimit
 from p2pcache.errors import NotFound, P2PCacheError, UsageError
 from p2pcache.ids import parse_node
 from p2pcache.io.http.connection_limits import admit, rated
+from p2pcache.io.http.exchange import TRACKER
 from p2pcache.io.http.server import encoded_response, json_response, make_app, wanted_ref
 from p2pcache.io.origins.base import NoContainer
 from p2pcache.io.origins.public_words import openly
@@ -63,7 +64,7 @@ class Api:
 
     def application(self) -> web.Application:
         """The routes, with error mapping and limits around them."""
-        app = make_app(rated(RateLimit(EACH, EVERYONE), free=UNLIMITED))
+        app = make_app(rated(RateLimit(EACH, EVERYONE), free=UNLIMITED), role=TRACKER)
         app.add_routes([
             web.get("/v1/member", self._members.serve),
             web.get("/healthz", self.get_healthz), web.get("/readyz", self.get_readyz),

@@ -6,6 +6,7 @@ import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator
+from math import inf
 from pathlib import Path
 
 from p2pcache.core.coordinator.tracker_state import TrackerState
@@ -17,6 +18,7 @@ from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.event_loop import GcPacing, LoopLag
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import connection_limit
+from p2pcache.io.origins.public_words import openly
 from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
 from p2pcache.io.security.cluster_key import KeyWatch, check_exposure, read_cluster_key
 from p2pcache.io.security.tls import WATCH_S, open_tls
@@ -46,6 +48,7 @@ PROBE_S = 5.0  # between two probes of the origin, for /readyz
 REQUEST_BYTES = 64 << 10  # every call is a GET, and a handshake has 1 KiB
 MOST_MEMBERS = 20_000  # connections, twice the largest supported cluster
 SILENCE_S = 10.0  # docs/protocol.md; a late heartbeat, and four seconds
+SAME_KIND_S = 60.0  # between two lines about one kind of trouble with storage
 NOTES_S = 5.0  # between two writes of the notes
 
 
@@ -101,7 +104,8 @@ class TrackerApp:
         self._clock.on_stood_still = self.tracking.on_stood_still
         self._tenure = tenure
         self._views = Views(self.tracking, self.catalog, self._clock)
-        self._told_trouble = ""  # of storage, in the log
+        self._told_trouble = ("", "")  # of storage, in the log: its kind, and its text
+        self._told_at = -inf
         self._last_hour = LastHour(self.tracking, self._clock)
         self._answers = Answers(self._views, self._last_hour)
         of_nodes = NodeQuestions(self.tracking)
@@ -215,11 +219,17 @@ class TrackerApp:
         self._log_trouble()
 
     def _log_trouble(self) -> None:
-        """Say when storage begins and ceases to fail; what was said last counts, for other calls see it, too."""
-        trouble = str(self.catalog.trouble or "")
-        if trouble != self._told_trouble:
-            self._told_trouble = trouble
-            _log.warning("not ready: origin: %s", trouble) if trouble else _log.info("ready")
+        """Say when storage begins and ceases to fail; what was said last counts, for other calls see it, too.
+
+        Texts of one kind of trouble differ in ids of requests and in how long somebody waited.
+        """
+        trouble, now = self.catalog.trouble, self._clock.now()
+        told = ("", "") if trouble is None else (openly(trouble), str(trouble))
+        again = told[0] == self._told_trouble[0] and now - self._told_at < SAME_KIND_S
+        if told == self._told_trouble or again:
+            return
+        self._told_trouble, self._told_at = told, now
+        _log.info("ready") if trouble is None else _log.warning("not ready: origin: %s", trouble)
 
     async def _note(self) -> None:
         await self._save(self.tracking.remembered_members())

@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from p2pcache.core.format.tag_record import TagRecord
 from p2pcache.errors import (
-    IntegrityError,
     NotAllowed,
     NotFound,
     OriginUnavailable,
@@ -68,8 +67,9 @@ class Catalog:
                 "environment or files (AWS_ACCESS_KEY_ID, ~/.aws/credentials, ...)"
             )
         self.url = url
-        self.trouble: P2PCacheError | None = None  # why the last call to storage failed
         self.reads = {"tag": 0, "manifest": 0}  # of the origin, for metrics
+        self._probe_failed: P2PCacheError | None = None  # the last probe
+        self._reads_fail: P2PCacheError | None = None  # since the last good read or probe
         self._tasks = tasks
         self._threads = Threads(THREADS, name="origin")
         self._repo: OriginRepo | None = None
@@ -81,6 +81,14 @@ class Catalog:
         self._writing = asyncio.Lock()
         if url:
             self._open_early()
+
+    @property
+    def trouble(self) -> P2PCacheError | None:
+        """Why storage as a whole can't be used; None: it can, as far as is known.
+
+        What the probe found stays until the next one: a read that is well says nothing of what the probe lacks.
+        """
+        return self._probe_failed or self._reads_fail
 
     def close(self) -> None:
         """Close the connections to the origin."""
@@ -115,8 +123,8 @@ class Catalog:
             _ = self._flight(("tag", *ref.tag_key), lambda: self._read_tag(ref))
         return known[1]
 
-    async def manifest(self, digest: str) -> bytes:
-        """A manifest's bytes, proved by their digest.
+    async def manifest(self, digest: str, *, telling: bool = True) -> bytes:
+        """A manifest's bytes, proved by their digest; `telling` as in `ask_origin`.
 
         Raises:
             NotFound, InvalidManifest, OriginUnavailable, Unreachable: as `tag`.
@@ -127,8 +135,9 @@ class Catalog:
         if known is not None:
             return known
         return await self._shared(
-            ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S
-        )
+            ("manifest", digest), lambda: self._read_manifest(digest), MANIFEST_WAIT_S,
+            telling=telling,
+        )  # fmt: skip
 
     def learn_manifest(self, digest: str, data: bytes) -> None:
         """Keep a manifest that a node gave, proved by its digest: storage doesn't answer."""
@@ -201,9 +210,11 @@ class Catalog:
         """Check whether the origin answers; `trouble` has the result."""
         if self.url:
             try:
-                await self._shared(("probe",), self._probe, TAG_WAIT_S)
+                await self._shared(("probe",), self._probe, TAG_WAIT_S, telling=False)
             except P2PCacheError as error:
-                self.trouble = error
+                self._probe_failed = error
+            else:
+                self._probe_failed = self._reads_fail = None
 
     async def ask_origin(
         self,
@@ -219,7 +230,7 @@ class Catalog:
             key: calls with an equal key at the same time share one run.
             work: the call.
             wait_s: for the result.
-            telling: its end says whether the storage as a whole answers, and so sets `trouble`.
+            telling: its end may say whether the storage as a whole answers, and so set `trouble`.
 
         Raises:
             OriginUnavailable: it took longer than `wait_s`.
@@ -262,11 +273,13 @@ class Catalog:
             # A share whose server is away holds whoever looks at it.
             DeadlineThread(self._get_repo, limit_s=OPEN_WAIT_S, what=self.url).result()
         except TimedOut:
-            self.trouble = OriginUnavailable(f"{self.url} didn't answer within {OPEN_WAIT_S:.0f} s")
+            self._probe_failed = OriginUnavailable(
+                f"{self.url} didn't answer within {OPEN_WAIT_S:.0f} s"
+            )
         except UsageError:
             raise
         except P2PCacheError as error:
-            self.trouble = error
+            self._probe_failed = error
 
     def _flight(
         self, key: tuple[str, ...], work: Callable[[], T], *, telling: bool = True
@@ -303,14 +316,14 @@ class Catalog:
             result = await self._threads.run(work)
         except P2PCacheError as error:
             if telling:
-                self._set_trouble(error)
+                self._on_read(error)
             flight.set_exception(error)
         except BaseException:
             flight.set_exception(P2PCacheError("the tracker failed at this; see its log"))
             raise
         else:
             if telling:
-                self._set_trouble(result if isinstance(result, P2PCacheError) else None)
+                self._on_read(result if isinstance(result, P2PCacheError) else None)
             if self._flights.get(key) is flight:
                 self._keep(key, result)
             flight.set_result(result)
@@ -318,12 +331,13 @@ class Catalog:
             if self._flights.get(key) is flight:
                 del self._flights[key]
 
-    def _set_trouble(self, error: P2PCacheError | None) -> None:
-        """Set `trouble`. A missing or corrupt object is none of the storage as a whole; a missing bucket is."""
-        if isinstance(error, NoContainer) or not isinstance(
-            error, NotFound | IntegrityError | UsageError
-        ):
-            self.trouble = error
+    def _on_read(self, error: P2PCacheError | None) -> None:
+        """A read ended. Storage that doesn't answer, or has no bucket, is trouble of the whole.
+
+        An object that is missing, corrupt or refused says nothing of the others: the probe asks about them.
+        """
+        if error is None or isinstance(error, NoContainer | OriginUnavailable):
+            self._reads_fail = error
 
     def _keep(self, key: tuple[str, ...], result: object) -> None:
         if isinstance(result, TagRecord | P2PCacheError):

@@ -7,6 +7,7 @@ import socket
 
 import uvloop
 
+from p2pcache.core.coordinator.tenure import Ending
 from p2pcache.io import log
 from p2pcache.io.event_loop import usual_rule
 from p2pcache.io.http import server
@@ -19,6 +20,12 @@ from p2pcache.tracker.tenure.candidacy import Candidacy, open_candidacy
 from p2pcache.tracker.tenure.standby import StandbyApp
 
 _log = logging.getLogger(__name__)
+
+_ENDINGS = {
+    Ending.LATE: "this process was held up, or the record couldn't be renewed in time",
+    Ending.OTHER: "another tracker wrote itself into the record",
+    Ending.DELETED: "the record was deleted",
+}
 
 
 def run(settings: TrackerSettings) -> int:
@@ -117,7 +124,10 @@ async def _be_active(
                 tenure.resign()
             )  # first: agents that hear our goodbye find another tracker that is active
         else:
-            _log.warning(
-                "no longer active: this process was held up, or the record couldn't be renewed in time%s",
-                f"; {tenure.active_url} is active" if tenure.active_url else "",
-            )
+            _log.warning("no longer active: %s", _end_of(tenure))
+
+
+def _end_of(tenure: Candidacy) -> str:
+    """Why this is no longer the active tracker, and which one is, if that is known."""
+    url = tenure.active_url
+    return _ENDINGS[tenure.ending] + (f"; {url} is active" if url not in ("", tenure.url) else "")

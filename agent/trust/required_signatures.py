@@ -12,6 +12,7 @@ from p2pcache.core.units import counted
 from p2pcache.errors import NotAllowed, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io import pools
+from p2pcache.io.config import whole_path
 from p2pcache.io.signatures.in_origin import MAX_BUNDLE_BYTES
 from p2pcache.io.signatures.keyless import Identity, parse_identity
 from p2pcache.io.signatures.library import Keys
@@ -112,13 +113,13 @@ def parse_required(setting: str) -> dict[str, list[Path | Identity]]:
             raise UsageError(f"require_signature: expected NAMESPACE=FILE, not {part!r}")
         if name != EVERY:
             name = _namespace(name)
-        found.setdefault(name, []).append(_identity(who) or Path(who))
+        found.setdefault(name, []).append(_signer(who))
     return found
 
 
-def _identity(text: str) -> Identity | None:
+def _signer(text: str) -> Path | Identity:
     try:
-        return parse_identity(text)
+        return parse_identity(text) or Path(whole_path(text))
     except UsageError as error:
         raise UsageError(f"require_signature: {error}") from None
 

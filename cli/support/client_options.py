@@ -140,18 +140,19 @@ def cache_dir(settings: ClientSettings) -> Path:
     """Return the absolute path of the cache that commands without a daemon use.
 
     Raises:
-        UsageError: nobody says where it is: a container's user may have no home directory.
+        UsageError: it is blank, or nobody says where it is: a container's user may have no home directory.
     """
     base = os.environ.get("XDG_CACHE_HOME", "")
+    if settings.cache_dir:
+        if not settings.cache_dir.strip():
+            raise UsageError("cache_dir is blank; name a directory, or leave it out")
+        return Path(settings.cache_dir).absolute()
+    # The XDG specification says to ignore a relative path there.
     try:
-        if settings.cache_dir:
-            return Path(settings.cache_dir).expanduser().absolute()
-        # The XDG specification says to ignore a relative path there.
-        return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "p2pcache"
-    except RuntimeError:
+        return (Path(base) if base.startswith("/") else config.home_dir() / ".cache") / "p2pcache"
+    except UsageError as error:
         raise UsageError(
-            f"no home directory for the cache: user {os.getuid()} has no entry in /etc/passwd, and HOME isn't "
-            "set; name a directory with --cache-dir or P2PCACHE_CACHE_DIR"
+            f"{error}; name a directory for the cache with --cache-dir or P2PCACHE_CACHE_DIR"
         ) from None
 
 

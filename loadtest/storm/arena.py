@@ -160,7 +160,7 @@ class Arena:
             name, self.work / name, flags, environ=self.environ | other, prefix=host.prefix
         )
         if other:
-            # Or this directory's code comes first.
+            # Without -P, python looks for code in the working directory first.
             agent.command.insert(agent.command.index("-m"), "-P")
         if number in self._liars:
             place = agent.command.index("p2pcache.cli.main")

@@ -53,10 +53,14 @@ class ConfigFile(NamedTuple):
 
 
 def find_file(flag: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The file to read: `--config`, else P2PCACHE_CONFIG, else the system's if it exists."""
+    """The file to read: `--config`, else P2PCACHE_CONFIG, else the system's if it exists.
+
+    Raises:
+        UsageError: as `whole_path`.
+    """
     named = flag or environ.get(f"{PREFIX}CONFIG")
     if named:
-        return Path(named)
+        return Path(whole_path(named))
     try:
         SYSTEM_FILE.stat()
     except PermissionError:
@@ -195,6 +199,40 @@ def unknown_variables(
     return sorted(v for v in environ if v.startswith(PREFIX) and v not in known)
 
 
+def whole_path(text: str) -> str:
+    """A path with this user's home directory in place of a leading `~`: files and units pass by no shell.
+
+    Raises:
+        UsageError: it begins with another user's home, or this user has none.
+    """
+    first, slash, rest = text.partition("/")
+    if first == "~":
+        try:
+            return f"{home_dir()}{slash}{rest}"
+        except UsageError as error:
+            raise UsageError(f"{text!r}: {error}; give the whole path") from None
+    if first.startswith("~"):
+        raise UsageError(f"{text!r}: only ~/ is known here, this user's home; give the whole path")
+    return text
+
+
+def home_dir() -> Path:
+    """This user's home directory.
+
+    Raises:
+        UsageError: there is none, or HOME isn't a whole path.
+    """
+    home = os.environ.get("HOME")
+    if home is not None and not home.startswith("/"):
+        raise UsageError(f"no home directory: HOME is {home!r}, which is no whole path")
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(
+            f"no home directory: user {os.getuid()} has no entry in /etc/passwd, and HOME isn't set"
+        ) from None
+
+
 def redacted(value: object) -> str:
     """A value fit for a terminal or a log: a password inside a URL is not shown."""
     text = str(value)
@@ -216,7 +254,7 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if name in LISTS and isinstance(raw, list | tuple) and all(isinstance(r, str) for r in raw):
         raw = ",".join(raw)
     try:
-        raw = _without_tilde(raw)
+        raw = whole_path(raw) if isinstance(raw, str) else raw
         if isinstance(raw, str) and name.endswith("_bytes_per_s"):
             return parse_rate(raw)
         if isinstance(raw, str) and name.endswith("_bytes"):
@@ -238,16 +276,6 @@ def _convert(label: str, name: str, raw: object, kind: object) -> Any:
     if isinstance(value, int | float) and value < 0:
         raise UsageError(f"{label}: {raw!r} is negative")
     return value
-
-
-def _without_tilde(value: object) -> object:
-    """The whole path of one below `~/`: files and units pass by no shell, which would know it."""
-    if not isinstance(value, str) or not value.startswith("~/"):
-        return value
-    full = os.path.expanduser(value)  # noqa: PTH111 - Path would raise another error where there is no home
-    if full == value:
-        raise UsageError(f"{value!r}: this user has no home directory; give the whole path")
-    return full
 
 
 def _as_list(value: object) -> list[object]:

@@ -25,7 +25,8 @@ neither flags nor variables; `P2PCACHE_SOURCES=NAME=URL,...` names sources where
 `p2pcache config show` prints what is in force and from where, `p2pcache config check` validates.
 
 Units are in the names. As text, `*_bytes` takes sizes (`512`, `10GiB`, `1.5GB`), `*_bytes_per_s`
-rates (`100MiB/s`, `200mbit`) and `*_s` durations (`30`, `250ms`, `5m`, `7d`). Paths may begin with `~/`.
+rates (`100MiB/s`, `200mbit`) and `*_s` durations (`30`, `250ms`, `5m`, `7d`). Paths may begin with `~/`,
+the home of the user who runs the program.
 
 Credentials of a storage are no settings: they come from its own environment, files or instance
 role (`AWS_*`, profiles). For S3, `P2PCACHE_S3_ADDRESSING` (`path`, `virtual`, `auto`) and

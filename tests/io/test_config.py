@@ -87,6 +87,29 @@ def test_a_tilde_is_the_home_directory_wherever_it_is_said(
     assert config.load(Room, "agent", file=NONE, environ={}, flags=flags).settings == wanted
 
 
+def test_a_tilde_in_the_name_of_the_settings_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    assert config.find_file("~/c.toml", {}) == Path("/home/u/c.toml")
+    assert config.find_file(None, {"P2PCACHE_CONFIG": "~/c.toml"}) == Path("/home/u/c.toml")
+
+
+def test_only_the_home_of_this_user_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/u")
+    assert config.whole_path("~") == "/home/u"
+    assert config.whole_path("a/~/b") == "a/~/b"
+    for text in ("~root", "~root/c"):
+        with pytest.raises(UsageError, match=f"--cache-dir: '{text}': only ~/ is known"):
+            config.load(Room, "agent", file=NONE, environ={}, flags={"cache_dir": text})
+
+
+@pytest.mark.parametrize("home", ["", "rel", " "])
+def test_a_home_that_is_no_whole_path(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    """With an empty one `~/cache` was `/cache`."""
+    monkeypatch.setenv("HOME", home)
+    with pytest.raises(UsageError, match=f"HOME is '{home}'.*give the whole path"):
+        config.whole_path("~/cache")
+
+
 def test_an_unknown_key_names_file_key_and_the_nearest(tmp_path: Path) -> None:
     file = write(tmp_path, "[agent]\ncache_dri = 1\n")
     with pytest.raises(

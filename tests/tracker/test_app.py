@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import threading
 import time
@@ -10,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from p2pcache.core.protocol import messages as m
-from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
+from p2pcache.errors import NotAllowed, OriginUnavailable, P2PCacheError, UsageError
 from p2pcache.io.http import server
 from p2pcache.tracker.app import TrackerApp
+from p2pcache.tracker.catalog import Catalog
+from p2pcache.tracker.settings import TrackerSettings
 from p2pcache.tracker.state_notes import FILE, StateNotes
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import X, get, publish, tracker
@@ -167,8 +170,6 @@ def test_a_taken_port_is_a_clear_error() -> None:
 
 
 def test_the_app_needs_no_loop_to_be_built() -> None:
-    from p2pcache.tracker.settings import TrackerSettings
-
     assert TrackerApp(TrackerSettings()).address == "127.0.0.1:7400"
 
 
@@ -199,3 +200,28 @@ async def test_looks_for_what_is_to_be_kept_do_not_make_a_tracker_ready(
         assert (await get(app.address, "/readyz"))[0] == 200
     told = [r.getMessage() for r in caplog.records if r.name.endswith("tracker.app")]
     assert [t.partition(":")[0] for t in told if "ready" in t] == ["not ready", "ready"]
+
+
+def test_trouble_of_one_kind_is_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gateways put an id into each answer, and storage that is silent has three texts: each was a line."""
+    caplog.set_level("INFO")
+    app = TrackerApp(TrackerSettings())
+    for now, error in (
+        (0.0, NotAllowed("403, request 1")),
+        (5.0, NotAllowed("403, request 2")),
+        (59.0, NotAllowed("403, request 3")),
+        (61.0, NotAllowed("403, request 4")),
+        (62.0, OriginUnavailable("no answer")),
+        (63.0, OriginUnavailable("no answer within 8 s")),
+        (64.0, None),
+        (65.0, None),
+        (66.0, OriginUnavailable("no answer")),
+    ):
+        monkeypatch.setattr(app._clock, "now", functools.partial(float, now))
+        monkeypatch.setattr(Catalog, "trouble", error)
+        app._log_trouble()
+    told = [r.getMessage().removeprefix("not ready: origin: ") for r in caplog.records]
+    requests = ["403, request 1", "403, request 4"]
+    assert told == [*requests, "no answer", "ready", "no answer"]

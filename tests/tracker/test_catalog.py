@@ -5,6 +5,7 @@ import json
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ from p2pcache.errors import (
     NotAllowed,
     NotFound,
     OriginUnavailable,
+    P2PCacheError,
     Unreachable,
     UsageError,
 )
 from p2pcache.ids import Ref
 from p2pcache.io.origins import Origin, Retrying, open_origin
-from p2pcache.io.origins.repo import OriginRepo
+from p2pcache.io.origins.repo import OriginRepo, manifest_key, tag_key
 from p2pcache.io.security.tls import Tls
 from p2pcache.tracker import catalog
+from p2pcache.tracker.app import TrackerApp
 from tests.certs import Authority
 from tests.tracker.fake_agent import FakeAgent
 from tests.tracker.kit import REF, get, publish, tracker
@@ -34,6 +37,19 @@ from tests.tracker.kit import REF, get, publish, tracker
 
 def record(answer: m.Answer) -> TagRecord:
     return msgspec.json.decode(answer.data, type=TagRecord)
+
+
+def _fail_with(error: P2PCacheError) -> Callable[..., Any]:
+    def fail(*_: object) -> Any:
+        raise error
+
+    return fail
+
+
+async def probe_anew(app: TrackerApp) -> None:
+    """Probe, not with what a probe that is under way finds."""
+    for _ in range(2):
+        await app.catalog.probe()
 
 
 async def test_resolve_and_manifest(tmp_path: Path) -> None:
@@ -207,8 +223,9 @@ async def test_while_storage_is_away_members_wait_shortly(
     monkeypatch.setattr(OriginRepo, "get_tag", lambda *_: answers.wait(60))
     monkeypatch.setattr(catalog, "TAG_WAIT_S", 60.0)
     monkeypatch.setattr(catalog, "TROUBLE_WAIT_S", 0.05)
+    monkeypatch.setattr(OriginRepo, "prove", _fail_with(OriginUnavailable("503")))
     async with tracker(tmp_path) as app:
-        app.catalog.trouble = OriginUnavailable("503")
+        await app.catalog.probe()
         async with asyncio.timeout(30):
             with pytest.raises(OriginUnavailable):
                 await app.catalog.tag(REF)
@@ -226,6 +243,49 @@ async def test_one_corrupt_manifest_is_not_a_lost_origin(tmp_path: Path) -> None
         assert (await get(app.address, "/readyz"))[0] == 200
 
 
+async def test_one_refused_object_is_no_refused_origin(tmp_path: Path) -> None:
+    """An archived object, a 403 of one key: the tracker was not ready up to 5 s each time that somebody asked."""
+    digest, _ = publish(tmp_path)
+    linked = "a" * 64  # a link is refused, as after a bad copy of a directory
+    (tmp_path / manifest_key(linked)).symlink_to(tmp_path / manifest_key(digest))
+    (tmp_path / tag_key(Ref.parse("team/model:v2"))).symlink_to(tmp_path / tag_key(REF))
+    async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+        for what, text in (("manifest", linked), ("resolve", "team/model:v2")):
+            with pytest.raises(NotAllowed):
+                await agent.ask(what, text)
+            assert (await get(app.address, "/readyz"))[0] == 200
+
+
+async def test_a_good_read_does_not_end_what_the_probe_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3 without s3:ListBucket: the probe is refused, and tags are read. The tracker was ready and not by turns."""
+    publish(tmp_path)
+    with monkeypatch.context() as refused:
+        refused.setattr(OriginRepo, "prove", _fail_with(NotAllowed("s3:ListBucket")))
+        async with tracker(tmp_path) as app, FakeAgent(1).member(app.address) as agent:
+            await probe_anew(app)
+            assert record(await agent.ask("resolve", str(REF))).generation == 1
+            assert (await get(app.address, "/readyz"))[0] == 503
+            refused.undo()
+            await probe_anew(app)
+            assert (await get(app.address, "/readyz"))[0] == 200
+
+
+async def test_a_good_read_ends_what_a_read_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(tmp_path)
+    async with tracker(tmp_path) as app:
+        await probe_anew(app)
+        monkeypatch.setattr(OriginRepo, "get_manifest", _fail_with(OriginUnavailable("503")))
+        with pytest.raises(OriginUnavailable):
+            await app.catalog.manifest("a" * 64)
+        assert app.catalog.trouble is not None
+        await app.catalog.tag(REF)
+        assert app.catalog.trouble is None
+
+
 async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
     root = tmp_path / "mounted-later"
     async with tracker(root) as app, FakeAgent(1).member(app.address) as agent:
@@ -234,11 +294,11 @@ async def test_an_origin_that_appears_later(tmp_path: Path) -> None:
         assert "directory isn't there" in body["reasons"][0]
         root.mkdir()
         digest, _ = publish(root)
-        await app.catalog.probe()
+        await probe_anew(app)
         assert (await get(app.address, "/readyz"))[0] == 200
         assert record(await agent.ask("resolve", str(REF))).digest == digest
         shutil.rmtree(root)
-        await app.catalog.probe()
+        await probe_anew(app)
         assert (await get(app.address, "/readyz"))[0] == 503  # unmounted, or a bucket deleted
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from p2pcache.core.coordinator.settings import TENURE_S
-from p2pcache.core.coordinator.tenure import Contender, Look, Write
+from p2pcache.core.coordinator.tenure import Contender, Ending, Look, Write
 from p2pcache.errors import Conflict, P2PCacheError, UsageError
 from p2pcache.io.host.kube_api import KubeApi, server_url
 from p2pcache.io.http.own_addresses import first_address, is_wildcard
@@ -81,6 +81,11 @@ class Candidacy:
     def active_url(self) -> str:
         """Where the active tracker is; "": not known."""
         return self._contender.active_url(self._clock())
+
+    @property
+    def ending(self) -> Ending:
+        """Why our last tenure ended."""
+        return self._contender.ending
 
     def may_act(self) -> bool:
         """Whether this is the active tracker, and surely no other one is. Asked before each batch of grants."""

@@ -28,6 +28,7 @@ from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable
 from p2pcache.io.clock import LOOK_S, AwakeClock
 from p2pcache.io.http import server
 from p2pcache.io.http.connection_limits import abort, connection_limit, count_as_idle, rated, trust
+from p2pcache.io.http.exchange import TRACKER
 from p2pcache.io.http.server import json_response, make_app
 from p2pcache.io.security.cluster_key import WATCH_S as KEY_WATCH_S
 from p2pcache.io.security.cluster_key import KeyWatch, check_exposure, read_cluster_key
@@ -79,7 +80,7 @@ class StandbyApp:
     @contextlib.asynccontextmanager
     async def running(self, sock: socket.socket) -> AsyncIterator[None]:
         """Serve on a listening socket, which is closed at the end; agents that wait here are sent away then."""
-        app = make_app(rated(RateLimit(EACH, EVERYONE), free=FREE))
+        app = make_app(rated(RateLimit(EACH, EVERYONE), free=FREE), role=TRACKER)
         app.add_routes([
             web.get("/v1/member", self.serve), web.get("/healthz", self.get_healthz),
             web.get("/readyz", self.get_readyz), web.get("/metrics", self.get_metrics),

@@ -9,6 +9,7 @@ Each tenure has a greater generation than those before it. It is the tracker's e
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from math import inf
 
 from p2pcache.core.coordinator.settings import PAUSE, TENURE_S
@@ -31,6 +32,16 @@ class Write:
     expect: str | None
 
 
+class Ending(Enum):
+    """Why a tenure ended."""
+
+    NONE = "none"  # there was none
+    LATE = "late"  # its record wasn't renewed in time
+    OTHER = "other"  # the record is another contender's
+    DELETED = "deleted"  # the record is gone
+    RESIGNED = "resigned"
+
+
 class Contender:
     """One tracker that would be active. It has one call to the store under way at most.
 
@@ -48,6 +59,7 @@ class Contender:
         """
         self.active = False
         self.generation = 0  # of our tenure, while active
+        self.ending = Ending.NONE  # of our last tenure
         self.highest = 0  # generation that was seen: of the latest tenure, whoever has it
         self._holder = holder
         self._url = url
@@ -68,7 +80,11 @@ class Contender:
 
     def active_url(self, now: float) -> str:
         """Where the active tracker is; "": there is none, or it isn't known."""
-        return self._record.url if self._record is not None and now <= self._ends_at() else ""
+        record = self._record
+        if record is None or now > self._ends_at():
+            return ""
+        left = record.holder == self._holder and not self.active
+        return "" if left else record.url
 
     def next_wakeup(self) -> float:
         """When `next_call` has something to do next; never while a call is under way."""
@@ -99,7 +115,7 @@ class Contender:
                 self._on_ours(record, now)
                 return
         if self.active:
-            self._step_down()
+            self._step_down(Ending.DELETED if record is None else Ending.OTHER)
             self._seen = True
         self._due = now if self._is_free(now) else now + self._pause_s
 
@@ -117,7 +133,7 @@ class Contender:
         self._due = inf
         if not self.active:
             return None
-        self._step_down()
+        self._step_down(Ending.RESIGNED)
         self._renewal += 1
         return Write(self._record_of("", "", self.generation), self._version)
 
@@ -137,9 +153,10 @@ class Contender:
     def _end_if_over(self, now: float) -> None:
         """Step down once another one may take over: agents do better with that one, or with none."""
         if self.active and now >= self._until + self._pause_s:
-            self._step_down()
+            self._step_down(Ending.LATE)
 
-    def _step_down(self) -> None:
+    def _step_down(self, ending: Ending) -> None:
+        self.ending = ending
         self.active, self._until, self._seen = False, -inf, False
         self._began.clear()
 

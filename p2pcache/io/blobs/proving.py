@@ -47,7 +47,7 @@ def doubt_unreadable(pool: BlobPool, blob: BlobFile) -> bool:
 
 def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> None:
     """Prove suspect positions by reading them; a published file with a bad one is demoted."""
-    wrong = 0
+    wrong = False
     for position in positions:
         with pool.lock:
             if blob.suspect is None or not blob.suspect[position]:
@@ -60,11 +60,11 @@ def prove_suspects(pool: BlobPool, blob: BlobFile, positions: Iterable[int]) -> 
             if blob.clear_suspect(position):
                 if good:
                     blob.gain([position])
-                wrong += not good
+                wrong = wrong or not good
     if blob.published and wrong:
         _log.warning(
-            "%d chunks of blob %s, which was complete, are wrong: somebody changed the file, or its disk fails "
-            "(`dmesg`); they come anew", wrong, blob.id,
+            "blob %s was complete, and a part of it is wrong on disk: somebody changed the file, or the disk fails "
+            "(look at `dmesg`); its model is incomplete until that part was fetched again", blob.id,
         )  # fmt: skip
         demote(pool, blob)
     elif blob.published and blob.whole:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from p2pcache.errors import NotAllowed, P2PCacheError, Unreachable, UsageError
+from p2pcache.errors import NotAllowed, P2PCacheError, UsageError
 from p2pcache.io.byte_order_mark import without_mark
 from p2pcache.io.http.endpoint import Endpoint, Events, as_json
-from p2pcache.io.http.exchange import Json
+from p2pcache.io.http.exchange import Json, no_agent_but_tracker
 from p2pcache.io.http.patience import Say, silently
 
 __all__ = ["AgentClient", "Events", "Json", "read_token"]
@@ -270,10 +270,9 @@ class AgentClient:
     def status(self) -> Json:
         """Agent, tracker, origin and cache in one object."""
         state = self._call("GET", "/v1/status")
+        # A tracker of an older release, whose answers don't say what it is.
         if "role" in state and "node" not in state:
-            raise Unreachable(
-                f"what answers at {self.address} is a tracker, no agent; check --agent"
-            )
+            raise no_agent_but_tracker(self.address)
         return state
 
     def put_blob(

@@ -29,6 +29,9 @@ MAX_EVENT_BYTES = 1 << 20
 MAX_RETRY_AFTER_S = 60  # whatever the agent says
 SEND_SLICE_BYTES = 8 << 20  # progress of an upload is reported this often
 
+ROLE_HEADER = "P2pcache-Role"  # of each answer of a server that isn't an agent's API
+TRACKER = "tracker"
+
 Json = dict[str, Any]
 
 
@@ -128,7 +131,7 @@ class Exchange:
 
     def document(self) -> Json:
         """The answer as one JSON object."""
-        response = self._response = self._connection.getresponse()
+        response = self._answer()
         data = response.read(MAX_ANSWER_BYTES + 1)
         value = _parse(data) if len(data) <= MAX_ANSWER_BYTES else None
         if response.status >= 400:
@@ -139,7 +142,7 @@ class Exchange:
 
     def events(self) -> Iterator[Json]:
         """The answer as NDJSON; an `error` event is raised."""
-        response = self._response = self._connection.getresponse()
+        response = self._answer()
         if response.status >= 400:
             raise self._refusal(response, _parse(response.read(MAX_EVENT_BYTES)))
         while line := response.readline(MAX_EVENT_BYTES):
@@ -149,6 +152,17 @@ class Exchange:
             if event["event"] == "error":
                 raise _error(event, "the agent gave no reason")
             yield event
+
+    def _answer(self) -> http.client.HTTPResponse:
+        """The head of the answer.
+
+        Raises:
+            Unreachable: a tracker answers. It has calls of the same names, and none of most.
+        """
+        self._response = self._connection.getresponse()
+        if self._response.headers.get(ROLE_HEADER) == TRACKER:
+            raise no_agent_but_tracker(self._address)
+        return self._response
 
     def _send(self, send: Callable[[], Any]) -> int | None:
         """None: the agent closed its end, probably after an early answer, which `document` reads."""
@@ -162,16 +176,23 @@ class Exchange:
         if status in (429, 503) and later.isascii() and later.isdigit():
             text = (value or {}).get("message") or f"the agent at {self._address} is busy"
             return Busy(str(text), retry_after_s=min(int(later), MAX_RETRY_AFTER_S))
+        if value is not None and not isinstance(value.get("code"), int):
+            value = None  # a gateway may explain itself in JSON, too
         if value is None and status in (401, 403):
             return NotAllowed(f"the agent at {self._address} refuses this call; check --token-file")
         if value is None and status < 500:
             return _no_api(self._address)
-        if value is None:  # an agent says why
+        if value is None:
             return Unreachable(
                 f"what answers at {self._address} is no agent, or a proxy that doesn't reach one (HTTP {status}); "
                 "check --agent"
             )
         return _error(value, f"the agent at {self._address} answered HTTP {status}")
+
+
+def no_agent_but_tracker(address: str) -> Unreachable:
+    """The error of who called a tracker as if it were an agent."""
+    return Unreachable(f"what answers at {address} is a tracker, no agent; check --agent")
 
 
 def _no_api(address: str) -> Unreachable:

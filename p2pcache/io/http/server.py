@@ -26,6 +26,7 @@ from p2pcache.errors import Busy, NotAllowed, P2PCacheError, UsageError
 from p2pcache.ids import Ref
 from p2pcache.io.http.bodies import BROKEN_BODY, read_body
 from p2pcache.io.http.connection_limits import ConnectionLimiter, connection_limit
+from p2pcache.io.http.exchange import ROLE_HEADER
 from p2pcache.io.http.own_addresses import host_to_bind, take_ipv4_too
 from p2pcache.io.http.request_guard import refusal, refuse_other_sites
 from p2pcache.io.process_limits import limit_reached
@@ -150,11 +151,23 @@ def _log_trace(request: web.Request) -> None:
         _log.exception("%s %s failed", request.method, request.path)
 
 
-def make_app(*middlewares: Any) -> web.Application:
-    """An application with the error mapping outermost and small default limits."""
-    return web.Application(
+def make_app(*middlewares: Any, role: str = "") -> web.Application:
+    """An application with the error mapping outermost and small default limits.
+
+    Args:
+        middlewares: inside of the error mapping.
+        role: of this server, which each answer's head shows; "": it shows none.
+    """
+    app = web.Application(
         middlewares=[errors_middleware, *middlewares], client_max_size=JSON_BODY_BYTES
     )
+
+    async def show_role(_: web.Request, answer: web.StreamResponse) -> None:
+        answer.headers[ROLE_HEADER] = role
+
+    if role:
+        app.on_response_prepare.append(show_role)
+    return app
 
 
 def parse_listen(text: str) -> tuple[str, int]:

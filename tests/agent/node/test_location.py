@@ -97,7 +97,8 @@ def test_a_host_s_name_is_made_printable(monkeypatch: pytest.MonkeyPatch, host: 
     assert own_name(AgentSettings()).startswith("n?")
 
 
-def test_a_cache_dir_without_a_name_is_refused() -> None:
+@pytest.mark.parametrize("name", ["", " "])
+def test_a_cache_dir_without_a_name_is_refused(name: str) -> None:
     """It was the directory in which the agent was started."""
-    with pytest.raises(ValueError, match="cache_dir is empty"):
-        AgentSettings(cache_dir="")
+    with pytest.raises(ValueError, match="cache_dir is blank"):
+        AgentSettings(cache_dir=name)

@@ -155,11 +155,13 @@ async def test_a_push_moves_no_tag_without_a_signature(tmp_path: Path) -> None:
             assert answer.status == 400
 
 
-def test_the_setting(tmp_path: Path) -> None:
+def test_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = parse_required("Acme=/a.pub, acme=/b.pub,*=/c.pem")
     assert found == {"acme": [Path("/a.pub"), Path("/b.pub")], "*": [Path("/c.pem")]}
+    monkeypatch.setenv("HOME", "/home/u")
+    assert parse_required("a=~/a.pub") == {"a": [Path("/home/u/a.pub")]}
     who = parse_required(f"a=identity:{NAME} issuer:{ISSUER}")
     assert who == {"a": [Identity(NAME, ISSUER)]}
-    for wrong in ("a=identity:x", "acme", "acme=", "=x", "a/b=/x", "../x=/y", "a:b=/c"):
+    for wrong in ("a=identity:x", "acme", "acme=", "=x", "a/b=/x", "../x=/y", "a:b=/c", "a=~b/c"):
         with pytest.raises(UsageError, match="require_signature"):
             parse_required(wrong)

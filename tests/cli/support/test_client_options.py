@@ -26,11 +26,22 @@ def test_the_cache_of_a_user(monkeypatch: pytest.MonkeyPatch, xdg: str, where: s
     monkeypatch.setenv("XDG_CACHE_HOME", xdg)
     monkeypatch.setenv("HOME", "/home/me")
     assert cache_dir(ClientSettings()) == Path(where)
-    assert cache_dir(ClientSettings(cache_dir="~/c")) == Path("/home/me/c")
 
 
-@pytest.mark.parametrize("named", ["", "~/c"])
-def test_a_user_without_a_home_names_a_cache(monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+def test_a_blank_cache_is_none() -> None:
+    with pytest.raises(UsageError, match="blank"):
+        cache_dir(ClientSettings(cache_dir=" "))
+
+
+@pytest.mark.parametrize("home", ["", "relative"])
+def test_a_home_that_is_no_whole_path(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+    monkeypatch.setenv("HOME", home)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(UsageError, match=f"HOME is '{home}'.*--cache-dir"):
+        cache_dir(ClientSettings())
+
+
+def test_a_user_without_a_home_names_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(_uid: int) -> object:
         raise KeyError
 
@@ -38,5 +49,5 @@ def test_a_user_without_a_home_names_a_cache(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("pwd.getpwuid", unknown)
     with pytest.raises(UsageError, match=f"user {os.getuid()} has no entry .*--cache-dir"):
-        cache_dir(ClientSettings(cache_dir=named))
+        cache_dir(ClientSettings())
     assert cache_dir(ClientSettings(cache_dir="/c")) == Path("/c")

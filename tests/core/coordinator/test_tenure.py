@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2pcache.core.coordinator.settings import TENURE_S
-from p2pcache.core.coordinator.tenure import Contender, Look, Write
+from p2pcache.core.coordinator.tenure import Contender, Ending, Look, Write
 from p2pcache.core.format.tenure_record import TenureRecord, decode_record, encode_record
 from p2pcache.errors import IntegrityError
 from p2pcache.io.tenures.store import CALL_S
@@ -85,6 +85,7 @@ def test_a_renewal_whose_calls_fail_is_written_three_times_before_the_tenure_is_
         renewed(one, now)
         one.on_failed(now + CALL_S)
     assert not one.active  # at 11 s: another one may take over from 10 s on
+    assert one.ending is Ending.LATE
     assert one.next_call(12.0) == Look()
 
 
@@ -140,7 +141,34 @@ def test_a_holder_frozen_for_less_finds_out_by_its_renewal() -> None:
     assert one.next_call(9.5) == Look()
     one.on_seen((TenureRecord("x", B, 2, 1, 10.0), "w1"), 9.5)
     assert not one.active
+    assert one.ending is Ending.OTHER
     assert write.expect == "v1"
+
+
+def test_a_record_that_was_deleted_ends_the_tenure() -> None:
+    one = contender()
+    taken(one)
+    renewed(one, 3.0)
+    one.on_conflict(3.1)
+    assert one.next_call(3.1) == Look()
+    one.on_seen(None, 3.2)
+    assert not one.active
+    assert one.ending is Ending.DELETED
+
+
+def test_who_stepped_down_is_not_the_active_tracker() -> None:
+    """Storage took a renewal late and then nothing: the log named this very tracker as the active one."""
+    one = contender()
+    taken(one)
+    write = renewed(one, 3.0)
+    one.on_seen((write.record, "v2"), 5.5)  # others count from here, we from the write's beginning
+    now = 5.5
+    while one.active:
+        now = one.next_wakeup()
+        assert one.next_call(now) is not None
+        one.on_failed(now)
+    assert now < 15.5
+    assert one.active_url(now) == ""
 
 
 def test_a_holder_that_nobody_replaced_goes_on_with_its_generation() -> None:

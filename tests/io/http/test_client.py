@@ -72,6 +72,16 @@ def test_a_tracker_in_place_of_an_agent(agent: fakes.FakeAgent) -> None:
         AgentClient(agent.address).status()
 
 
+@pytest.mark.parametrize("status", [404, 502, 503])
+@pytest.mark.parametrize("value", [{"error": "no backend"}, {"code": "NO_BACKEND", "message": ""}])
+def test_a_proxys_error_in_json_is_no_agents(
+    agent: fakes.FakeAgent, status: int, value: dict[str, str]
+) -> None:
+    agent.document("GET /v1/models", value, status=status)
+    with pytest.raises(Unreachable, match="check --agent"):
+        AgentClient(agent.address).models()
+
+
 @pytest.mark.parametrize("body", [b"", b"[1]", b"<html>", b"\xff", b"[" * 100_000])
 def test_an_answer_that_is_no_object(agent: fakes.FakeAgent, body: bytes) -> None:
     agent.document("GET /v1/status", body)

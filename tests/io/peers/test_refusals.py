@@ -86,11 +86,12 @@ async def test_chunks_that_went_are_one_line_in_the_log_not_one_each(
         store, port = server.swarm(MODEL, full=True).store, client.swarm(MODEL)
         await dialled(client, port, server)
         monkeypatch.setattr(store, "source", changed)
-        for number, run in enumerate(LONG_RUNS):
-            client.net.request(DIGEST, number, 1, run)
+        for number, pause_s in enumerate((600.0, 600.0, 0.0)):
+            monkeypatch.setattr("p2pcache.io.peers.serve.uploads.UNSERVED_EACH_S", pause_s)
+            client.net.request(DIGEST, number, 1, LONG_RUNS[0])
             assert await port.end(number) is Outcome.REFUSED
     levels = [r.levelname for r in caplog.records if "can't be served" in r.getMessage()]
-    assert levels == ["INFO", "DEBUG"]
+    assert levels == ["INFO", "DEBUG", "INFO"], "and again when the pause is over"
 
 
 async def test_a_model_that_is_not_there_fails_the_dial() -> None:

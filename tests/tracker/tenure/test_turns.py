@@ -243,7 +243,9 @@ async def test_a_tracker_that_was_held_up_grants_nothing_and_finds_its_generatio
     assert f"in time; {b.url} is active" in caplog.text
 
 
-async def test_a_deleted_record_ends_the_tenure(two: tuple[Turns, Turns], tmp_path: Path) -> None:
+async def test_a_deleted_record_ends_the_tenure(
+    two: tuple[Turns, Turns], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Two are active for a moment; the store lets one of them go on, with a greater generation."""
     a, b = two
     before = a.tenure.generation
@@ -255,8 +257,12 @@ async def test_a_deleted_record_ends_the_tenure(two: tuple[Turns, Turns], tmp_pa
         ):
             await asyncio.sleep(0.02)
     winner = a if a.tenure.active else b
+    loser = b if winner is a else a
+    told = ("the record was deleted", f"wrote itself into the record; {winner.url} is active")
+    assert any(text in caplog.text for text in told)
+    assert f"{loser.url} is active" not in caplog.text
     assert (await winner.until_role("active"))["epoch"] > before
-    await (b if winner is a else a).until_role("standby")
+    await loser.until_role("standby")
 
 
 async def test_kubernetes_leases_do_the_same(tmp_path: Path) -> None:

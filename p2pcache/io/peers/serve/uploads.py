@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from math import inf
 
 from p2pcache.core.settings import UploadSettings
 from p2pcache.core.swarm.events import Outcome
@@ -20,7 +21,7 @@ from p2pcache.io.peers.transport.workers import Inbox, Workers
 
 _log = logging.getLogger(__name__)
 
-# At least, between two lines at INFO about chunks that can't be served: while a large file is proved again, all
+# Lines at INFO about chunks that can't be served are at least this far apart: while a large file is proved again, all
 # neighbours ask for all that it holds, several times a second.
 UNSERVED_EACH_S = 10.0
 
@@ -90,7 +91,7 @@ class Uploads:
         self._workers = Workers(2 * settings.slots, "upload")
         self._inbox = inbox
         self._up = up
-        self._unserved_at = -UNSERVED_EACH_S
+        self._unserved_at = -inf  # the last line at INFO
         self.idle = asyncio.Event()  # nothing is active or waiting
         self.idle.set()
 
