@@ -191,7 +191,7 @@ class Exchange:
 
 
 def no_agent_but_tracker(address: str) -> Unreachable:
-    """The error of who called a tracker as if it were an agent."""
+    """The error for a call that reached a tracker instead of an agent."""
     return Unreachable(f"what answers at {address} is a tracker, no agent; check --agent")
 
 
