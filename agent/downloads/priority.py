@@ -117,8 +117,9 @@ class DownloadOrder:
         )
         await self._downloads.end(running[digest], why)
         with contextlib.suppress(Conflict):  # another client pulls it by now
-            async with self._downloads.leaving(digest):
-                await pools.WORK.run(store.remove_model, digest)
+            await self._downloads.perform_removal(
+                digest, lambda: pools.WORK.run(store.remove_model, digest)
+            )
         return True
 
     async def _follow(self, download: Download) -> None:

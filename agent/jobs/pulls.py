@@ -211,7 +211,7 @@ class Pulls:
 
             digest = resolved.digest
             download = await self._order.begin_making_room(begin, ref, digest, priority)
-            self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
+            self._downloads.asked_tags.remember_tag(ref, resolved.digest, resolved.generation)
             self._spellings.learn(ref, download)
             self._order.on_client(download, priority)
             return resolved, download
