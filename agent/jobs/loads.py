@@ -86,7 +86,7 @@ class Loads:
             if ref.digest is not None:
                 work = self._set_asked(download, ref)
                 self._context.tasks.spawn_contained(work, name=f"asked-{digest[:12]}")
-            # Until the loader has had time to open what it is told; what it has open is seen.
+            # The loader has time to open the path that it is told. From then on its open files protect the model.
             asyncio.get_running_loop().call_later(OPENS_S, use.pop_all().close)
             yield {
                 "event": "done", **named, "path": path, **sources,
