@@ -112,7 +112,7 @@ class DownloadManager:
             raise Conflict("a pull, a load or a push uses it; try again when that has ended")
 
     async def perform_removal(self, digest: str, removal: Callable[[], Awaitable[T]]) -> T:
-        """Remove something of a model in its turn and outside of its swarm; what stays of it is served again.
+        """Remove something of a model in its turn and outside of its swarm; the rest is served again.
 
         Raises:
             Conflict: it is in use.
@@ -136,7 +136,7 @@ class DownloadManager:
         finally:
             try:
                 model = await pools.STEPS.run(self._context.store.get, digest)
-            except P2PCacheError as error:  # what ended the removal is told
+            except P2PCacheError as error:  # an error of the removal itself is raised
                 log.warning("%s isn't served until a restart: %s", label or digest, error)
             else:
                 if model is None:
