@@ -160,8 +160,7 @@ class ModelDoor:
 
     def _asked(self) -> list[tuple[Ref, str]]:
         """Tags that clients asked for and that aren't set yet, with the model that each meant."""
-        asked = self._downloads.asked_tags
-        return [(ref, digest) for digest, names in asked.items() for ref in names]
+        return self._downloads.asked_tags.with_digests()
 
     def _stored(self, ref: Ref) -> list[tuple[str, str]]:
         found = [one for one in self._store.refs() if one[:2] == ref[:2]]

@@ -4,15 +4,16 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
-from math import inf
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from typing import TypeVar
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
 from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.runner import Bringing, DownloadRunner
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.uses.asked_tags import AskedTags
+from p2pcache.agent.uses.begun_pushes import BegunPushes
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
 from p2pcache.core.format.layout import Layout
@@ -26,10 +27,9 @@ from p2pcache.io.tasks import Turns
 
 log = logging.getLogger(__name__)
 
-SENDING_S = 5.0  # between two requests of one push a busy client takes milliseconds
-BEGUN_S = 60.0  # a push without a byte for this long gives its disk space to others that need it
-MAX_BEGUN = 10_000  # pushes whose last byte is remembered
 LEAVE_LOOK_S = 0.02  # between two looks whether a download has left: a flush takes milliseconds
+
+T = TypeVar("T")
 
 Admit = Callable[[Ref, str, int], Awaitable[None]]
 """Raises `OverQuota` if the pool may not hold one more copy of a model: its ref, digest and bytes."""
@@ -66,13 +66,12 @@ class DownloadManager:
         self.unopened: dict[str, str] = {}  # names of the models here that no swarm has yet
         self.unusable: set[str] = set()  # those of them that can't be opened
         self._runner = DownloadRunner(context, journal, bringing)
-        self._sent: dict[str, float] = {}  # when a client last sent for a begun push, by digest
-        self._pushing: Counter[str] = Counter()  # requests of pushes that run, by digest
-        self.asked_tags: dict[str, dict[Ref, int]] = {}  # generations by tag, to set at the end
+        self.pushes = BegunPushes(context.now)
+        self.asked_tags = AskedTags()
 
     def join_swarm(self, model: ModelStore, label: str) -> SwarmDriver:
         """Take part in a model's swarm with the runs that the store has; `label`: a ref, for people."""
-        swarm = self.swarms.get(model.digest)
+        swarm = self._live_swarm(model.digest)
         if swarm is None:
             swarm = self.swarms[model.digest] = SwarmDriver(self._context, model, self._settings)
             swarm.label = label
@@ -85,12 +84,20 @@ class DownloadManager:
     def in_use(self) -> set[str]:
         """Digests of the models that can't be removed now."""
         pinned = {digest for digest, swarm in self.swarms.items() if swarm.store.pins}
-        return pinned | self.running.keys() | self._sent_within(SENDING_S)
+        return pinned | self.running.keys() | self.pushes.sending
 
-    def _sent_within(self, seconds: float) -> set[str]:
-        """Digests of the models that a push has sent something of in so many last seconds."""
-        now = self._context.now()
-        return {digest for digest, sent in self._sent.items() if now - sent < seconds}
+    async def in_turn(self, digest: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do work while nobody else opens, shows or removes the model.
+
+        It is done to its end although its caller is cancelled: a thread that removes a model can't be stopped, and
+        until it has ended nobody may open the model again.
+        """
+
+        async def in_its_turn() -> T:
+            async with self.opening.of(digest):
+                return await work()
+
+        return await self._context.tasks.finish(in_its_turn(), name=f"turn-{digest[:12]}")
 
     @contextlib.asynccontextmanager
     async def _turn(self, swarm: SwarmDriver, ref: Ref) -> AsyncIterator[None]:
@@ -104,43 +111,77 @@ class DownloadManager:
         if digest in self.in_use:
             raise Conflict("a pull, a load or a push uses it; try again when that has ended")
 
-    @contextlib.asynccontextmanager
-    async def leaving(self, digest: str) -> AsyncIterator[None]:
-        """A model leaves its swarm, and goes in the block; what stays is served again. Who asks for it meanwhile waits.
+    async def perform_removal(self, digest: str, removal: Callable[[], Awaitable[T]]) -> T:
+        """Remove something of a model in its turn and outside of its swarm; the rest is served again.
 
         Raises:
             Conflict: it is in use.
         """
         self._refuse_used(digest)  # at once: its user may have its turn for long
-        async with self.opening.of(digest):
-            swarm = self.swarms.get(digest)
-            label = self.unopened.get(digest, "") if swarm is None else swarm.label
-            await self.leave_swarm(digest)
-            try:
-                yield
-            finally:
-                try:
-                    model = await pools.STEPS.run(self._context.store.get, digest)
-                except P2PCacheError as error:  # what ended the block is told
-                    log.warning("%s isn't served until a restart: %s", label or digest, error)
-                else:
-                    if model is not None:
-                        self.join_swarm(model, label)
+        return await self.in_turn(digest, lambda: self.leave_for(digest, removal))
 
-    async def leave_swarm(self, digest: str) -> None:
-        """Leave a model's swarm, before its bytes are removed; in the model's turn.
+    async def leave_for(self, digest: str, removal: Callable[[], Awaitable[T]]) -> T:
+        """As `perform_removal`, for a caller that has the model's turn.
 
         Raises:
             Conflict: it is in use.
         """
         self._refuse_used(digest)
-        swarm = self.swarms.pop(digest, None)
-        self.unopened.pop(digest, None)
-        self.asked_tags.pop(digest, None)
+        swarm, unopened = self.swarms.get(digest), self.unopened.pop(digest, "")
+        label = unopened if swarm is None else swarm.label
         if swarm is not None:
-            swarm.pause()
-            self._context.net.remove_swarm(digest)
-            self._context.told.exit(digest)
+            self._forget_swarm(swarm)
+        try:
+            return await removal()
+        finally:
+            try:
+                model = await pools.STEPS.run(self._context.store.get, digest)
+            except P2PCacheError as error:  # an error of the removal itself is raised
+                log.warning("%s isn't served until a restart: %s", label or digest, error)
+            else:
+                if model is None:
+                    self.asked_tags.take_tags(digest)
+                else:
+                    self.join_swarm(model, label)
+
+    def _live_swarm(self, digest: str) -> SwarmDriver | None:
+        """A model's swarm; one whose model was removed behind its back is left."""
+        swarm = self.swarms.get(digest)
+        if swarm is not None and swarm.store.closed:
+            self._forget_swarm(swarm)
+        return self.swarms.get(digest)
+
+    def _forget_swarm(self, swarm: SwarmDriver) -> None:
+        """Leave a swarm: its model goes, or has gone."""
+        swarm.pause()
+        del self.swarms[swarm.digest]
+        self._context.net.remove_swarm(swarm.digest)
+        self._context.told.exit(swarm.digest)
+
+    async def add_pushed(
+        self, layout: Layout, encoded: bytes, *, reserve: bool = True
+    ) -> SwarmDriver:
+        """Make a model known whose bytes a client brings, and take part in its swarm.
+
+        Args:
+            layout: of the model.
+            encoded: its manifest.
+            reserve: first reserve disk space for all of it.
+
+        Raises:
+            Conflict: it is being pulled.
+            NoSpace: it doesn't fit.
+        """
+
+        async def add() -> SwarmDriver:
+            if layout.digest in self.running:
+                raise Conflict("this agent pulls this model right now; try again when it is done")
+            store = self._context.store
+            model = await pools.WORK.run(store.add_model, layout, encoded, reserve=reserve)
+            self.pushes.on_sent(layout.digest)
+            return self.join_swarm(model, "")
+
+        return await self.in_turn(layout.digest, add)
 
     async def evict(self, digest: str, value: float) -> int:
         """Evict a model of this value; return the bytes of disk freed.
@@ -149,39 +190,14 @@ class DownloadManager:
             Conflict: it is in use.
             P2PCacheError: the disk refused.
         """
-        async with self.leaving(digest):
-            return await pools.WORK.run(self._context.store.evict_model, digest, value)
+        evict = self._context.store.evict_model
+        return await self.perform_removal(digest, lambda: pools.WORK.run(evict, digest, value))
 
     def busy(self) -> dict[str, str]:
         """Why models can't be evicted now, for people, by digest."""
-        reasons = dict.fromkeys(self._sent_within(BEGUN_S), "it is being pushed")
+        reasons = dict.fromkeys(self.pushes.promised, "it is being pushed")
         reasons |= dict.fromkeys(self.in_use - reasons.keys(), "a pull, a load or a push uses it")
         return reasons | dict.fromkeys(self.running, "it is being pulled")
-
-    def on_sent(self, digest: str, *, last: bool = False) -> None:
-        """A client has just sent something of a push that has begun; `last`: that ends, unless others push the same."""
-        if last and self._pushing[digest] > 1:
-            return
-        self._sent.pop(digest, None)
-        if not last:
-            self._sent[digest] = self._context.now()
-        if len(self._sent) > MAX_BEGUN:
-            del self._sent[next(iter(self._sent))]
-
-    @contextlib.contextmanager
-    def pushing(self, digest: str) -> Iterator[None]:
-        """A request of a push, while it runs: what ends another push of the same model takes nothing from it."""
-        self._pushing[digest] += 1
-        try:
-            yield
-        finally:
-            self._pushing -= Counter((digest,))
-
-    async def drop_refused_push(self, digest: str) -> None:
-        """Remove what was sent for a push that is refused, unless others push the same model, or a name asks for it."""
-        if self._pushing[digest] <= 1:
-            self.on_sent(digest, last=True)
-            await self.remove_nameless(digest)
 
     async def remove_begun_push(self) -> bool:
         """Remove a push that has begun and for which nobody sends any more; False: there is none.
@@ -189,15 +205,12 @@ class DownloadManager:
         Its disk space is promised to it for as long as somebody sends. An interrupted pull by digest goes so, too: no
         name asks for its bytes.
         """
-        now = self._context.now()
+        stays = self.in_use | self.pushes.promised
         idle = [
-            (self._sent.get(digest, -inf), digest)
-            for digest, swarm in self.swarms.items()
-            if not swarm.complete and not swarm.store.pins and digest not in self.running
+            digest for digest, swarm in self.swarms.items()
+            if not swarm.complete and digest not in stays
         ]  # fmt: skip
-        for sent, digest in sorted(idle):
-            if now - sent < BEGUN_S:
-                break
+        for digest in sorted(idle, key=self.pushes.sent_at):
             if await self.remove_nameless(digest):
                 log.warning("removed what was sent of blake3:%s: its push never ended", digest)
                 return True
@@ -205,13 +218,17 @@ class DownloadManager:
 
     async def remove_nameless(self, digest: str) -> bool:
         """Remove a model that no name asks for; False: it has one, is kept here, or is in use."""
+
+        async def removal() -> bool:
+            if not await self._nameless(digest):
+                return False
+            self.pushes.forget(digest)
+            await pools.WORK.run(self._context.store.remove_model, digest)
+            return True
+
         if await self._nameless(digest):
             with contextlib.suppress(Conflict):  # somebody uses it again
-                async with self.leaving(digest):
-                    if await self._nameless(digest):
-                        self.on_sent(digest, last=True)
-                        await pools.WORK.run(self._context.store.remove_model, digest)
-                        return True
+                return await self.perform_removal(digest, removal)
         return False
 
     async def _nameless(self, digest: str) -> bool:
@@ -279,7 +296,7 @@ class DownloadManager:
         """
         await self._need_signature(ref, digest)
         async with self.opening.of(digest):
-            swarm = self.swarms.get(digest)
+            swarm = self._live_swarm(digest)
             permit_programs(self._trusted, ref, swarm.layout.manifest if swarm else None)
             running = self.running.get(digest)
             if running is not None and whole and not running.whole:
@@ -323,19 +340,6 @@ class DownloadManager:
         swarm.store.pin()
         use.callback(swarm.store.unpin)
 
-    def remember_tag(self, ref: Ref, digest: str, generation: int) -> None:
-        """Remember that a tag means this model, and set it when the model is complete.
-
-        The client that asked for the tag may have left by then. Engines do so: they read a model's configuration
-        by its tag, then load the model by its digest.
-        """
-        if ref.digest is None:
-            self.asked_tags.setdefault(digest, {})[ref] = generation
-
-    def forget_tag(self, ref: Ref, digest: str) -> None:
-        """Set a tag at the end no more: it was removed."""
-        self.asked_tags.get(digest, {}).pop(ref, None)
-
     async def publish_model(
         self, download: Download, ref: Ref, generation: int, *, force: bool = False
     ) -> str:
@@ -356,7 +360,7 @@ class DownloadManager:
                     await pools.PULLS.run(swarm.store.flush)
                     self.on_phase(download.timeline, "flush")
                 path = await pools.PULLS.run(swarm.store.publish, ref, seen, back=force)
-                names = self.asked_tags.pop(swarm.digest, {})
+                names = self.asked_tags.take_tags(swarm.digest)
                 await pools.PULLS.run(self._publish_names, swarm, names)
                 self.on_phase(download.timeline, "publish")
             finally:

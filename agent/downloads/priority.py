@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.download import Download
-from p2pcache.agent.downloads.manager import DownloadManager
+from p2pcache.agent.downloads.manager import LEAVE_LOOK_S, DownloadManager
 from p2pcache.agent.downloads.runner import TICK_S
 from p2pcache.core.swarm import events as e
 from p2pcache.core.upload.priority import Priority
@@ -25,6 +25,7 @@ EvictFor = Callable[[NoSpace, str], Awaitable[bool]]
 
 log = logging.getLogger(__name__)
 
+CLIENTS_LEAVE_S = 1.0  # a client that reads hears at once that its download has ended
 STUCK_S = 10.0  # a download without a byte for this long holds no other one back
 
 
@@ -97,7 +98,7 @@ class DownloadOrder:
             priority: of that pull.
 
         Returns:
-            Whether a download was ended.
+            Whether a model went.
         """
         store, running = self._context.store, self._downloads.running
         later = [
@@ -116,10 +117,19 @@ class DownloadOrder:
             f"{last} gave its disk space to a pull that somebody awaits; make room (p2pcache prune) and ask again"
         )
         await self._downloads.end(running[digest], why)
-        with contextlib.suppress(Conflict):  # another client pulls it by now
-            async with self._downloads.leaving(digest):
-                await pools.WORK.run(store.remove_model, digest)
-        return True
+
+        async def remove() -> bool:
+            await pools.WORK.run(store.remove_model, digest)
+            return True
+
+        leave_by = self._context.now() + CLIENTS_LEAVE_S
+        # Polled: it is rare, and nothing else needs an event for it.
+        while digest in self._downloads.in_use and self._context.now() < leave_by:  # noqa: ASYNC110
+            await asyncio.sleep(LEAVE_LOOK_S)
+        # Another client pulls it by now, or one doesn't read its answer.
+        with contextlib.suppress(Conflict):
+            return await self._downloads.perform_removal(digest, remove)
+        return False
 
     async def _follow(self, download: Download) -> None:
         """Hold a download back while an earlier one progresses, until it ends or has the highest itself."""

@@ -111,11 +111,15 @@ class Resolver:
         """Whether an answer to what a ref names is awaited now."""
         return ref.short in self._asking
 
-    async def resolve(self, ref: Ref) -> Resolved:
+    async def resolve(self, ref: Ref, *, hint: bool = True) -> Resolved:
         """The digest and generation that a ref names now.
 
         A ref with a digest names it itself. When neither tracker nor origin answers, the result is the last known
         meaning, marked stale: a node must be able to start its pods during an outage.
+
+        Args:
+            ref: of the model.
+            hint: a tag that doesn't exist is worth a look for what may have been meant.
 
         Raises:
             NotFound: the tag doesn't exist.
@@ -127,7 +131,7 @@ class Resolver:
         try:
             return await self._asking.share(ref.short, lambda: self._resolve(ref))
         except NotFound as error:
-            if isinstance(error, NoContainer):
+            if isinstance(error, NoContainer) or not hint:
                 raise
             raise NotFound(f"{error}{await self._hint(ref)}") from None
 

@@ -15,14 +15,14 @@ from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import EvictFor
 from p2pcache.agent.jobs.events import WAITING_S, Events
-from p2pcache.agent.jobs.pushes import PROGRESS_S, Pushes
+from p2pcache.agent.jobs.pushes import PROGRESS_S, Push, Pushes
 from p2pcache.core.format.file_filter import pick_paths
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import File, encode, make_manifest
 from p2pcache.core.format.source_record import SourceRecord
 from p2pcache.core.swarm.events import Source as Taken
 from p2pcache.core.units import format_bytes
-from p2pcache.errors import Conflict, NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
+from p2pcache.errors import NoSpace, NotAllowed, OverQuota, P2PCacheError, Unreachable
 from p2pcache.ids import Ref, RunSet
 from p2pcache.io.config import redacted
 from p2pcache.io.disk.disk import disk_errors, free_bytes
@@ -202,9 +202,13 @@ class Imports:
             job.progress = lambda: reading.progress
             hashed = await self._threads.run(reading.read_files)
             layout = await self._admitted(wish, folder, hashed)
-            await self._seed(layout, folder)
-            record = None if wish.copy else record_of(source, files, hashed)
-            generation = await self._tag(wish, job, layout.digest, record)
+            with self._downloads.pushes.request(layout.digest):
+                await self._seed(layout, folder)
+                record = None if wish.copy else record_of(source, files, hashed)
+                push = self._begin_tag(wish, layout.digest, record)
+            if wish.copy:
+                job.uploaded = lambda: (push.bytes_done, push.bytes_total)
+            generation = (await asyncio.shield(push.ended)).generation
             await self._threads.run(folder.discard)
             progress = reading.progress
             return Imported(
@@ -250,30 +254,19 @@ class Imports:
 
     async def _seed(self, layout: Layout, folder: ImportFolder) -> None:
         """Take the bytes into the cache, and serve them."""
-        if layout.digest in self._downloads.running:
-            raise Conflict(
-                "this model is being pulled by this agent right now; import again when it is done"
-            )
-        encoded = encode(layout.manifest)
-        store = self._context.store
-        model = await self._threads.run(lambda: store.add_model(layout, encoded, reserve=False))
-        self._downloads.on_sent(layout.digest)
-        fresh = await self._threads.run(_adopt, model, folder)
-        swarm = self._downloads.swarms.get(layout.digest)
-        if swarm is None:
-            self._downloads.join_swarm(model, "")
-        elif fresh:
+        encoded = await self._threads.run(encode, layout.manifest)
+        swarm = await self._downloads.add_pushed(layout, encoded, reserve=False)
+        fresh = await self._threads.run(_adopt, swarm.store, folder)
+        if fresh:
             swarm.on_proved(fresh, Taken.ORIGIN)
 
-    async def _tag(self, wish: Wish, job: Import, digest: str, record: SourceRecord | None) -> int:
+    def _begin_tag(self, wish: Wish, digest: str, record: SourceRecord | None) -> Push:
         push = self._pushes.start(
             wish.ref, digest, spelling=wish.spelling, force=wish.force, repair=False, record=record
         )
-        if record is None:
-            job.uploaded = lambda: (push.bytes_done, push.bytes_total)
-        else:
+        if record is not None:
             self._context.origin.sourced.unlearn(digest)
-        return (await asyncio.shield(push.ended)).generation
+        return push
 
 
 def _listed(source: Source, place: str, wish: Wish) -> list[SourceFile]:

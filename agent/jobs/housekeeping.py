@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 from typing import NamedTuple
 
 from p2pcache.agent.context import AgentContext
@@ -18,7 +19,7 @@ from p2pcache.io import pools
 from p2pcache.io.disk.store_info import ModelInfo, Pruned, why_no_bytes
 from p2pcache.io.imports.import_folder import FOLDER, remove_parts
 from p2pcache.io.models.model_chunks import ModelStore
-from p2pcache.io.models.room import users_and_claims
+from p2pcache.io.models.room import claimed, users_and_claims
 from p2pcache.io.models.store import Store
 
 log = logging.getLogger(__name__)
@@ -90,18 +91,21 @@ class Housekeeping:
         if ref.digest is not None:
             await local_model(store, ref)
         else:
-            downloads.forget_tag(ref, digest)
+            downloads.asked_tags.forget_tag(ref, digest)
             if await self._remove_further_tag(ref, digest):
                 return 0, ""
             if digest in downloads.running:
                 await pools.STEPS.run(store.remove_tag, ref)
                 return 0, ""
         unsure = await pools.WORK.run(refuse_used, store, ref, digest)
-        async with downloads.leaving(digest):
+
+        async def removal() -> tuple[int, str]:
             # A look at all processes takes long enough for a pull to give it another name.
             if ref.digest is None and await self._remove_further_tag(ref, digest):
                 return 0, ""
             return await pools.WORK.run(store.remove_model, digest), unsure
+
+        return await downloads.perform_removal(digest, removal)
 
     async def _remove_further_tag(self, ref: Ref, digest: str) -> bool:
         """Remove a tag of a model that has other names; False: it has none."""
@@ -117,24 +121,33 @@ class Housekeeping:
         known = await pools.STEPS.run(store.models)
         due = [info.digest for info in known if everything or not info.tags]
         users = await pools.WORK.run(users_and_claims, store, due, time.time())
-        may_go, removed, freed = set(due) - self._downloads.in_use, list[str](), 0
+        may_go, result = set(due) - self._downloads.in_use, Pruned([], 0, [])
         for digest in [] if dry_run else [d for d in due if d in may_go - users.held.keys()]:
             may_go.discard(digest)
             with contextlib.suppress(Conflict):  # somebody has begun to use it
-                async with self._downloads.leaving(digest):
-                    info = await pools.STEPS.run(store.model_info, digest)
-                    if info is not None and (everything or not info.tags):
-                        freed += await pools.WORK.run(store.remove_model, digest)
-                        removed.append(info.called)
+                prune = partial(self._prune_one, digest, everything=everything)
+                result = result.plus(await self._downloads.perform_removal(digest, prune))
         rest = await pools.WORK.run(
             store.prune, dry_run=dry_run, all_unused=everything, among=may_go, users=users
         )
-        result = Pruned(removed, freed, []).plus(rest)
+        result = result.plus(rest)
         parts = await pools.WORK.run(remove_parts, store.root / FOLDER, dry_run=dry_run)
         result = result.plus(parts)
         if result.removed and not dry_run:
             self._journal.record("prune", size_bytes=result.bytes_freed)
         return result
+
+    async def _prune_one(self, digest: str, *, everything: bool) -> Pruned:
+        """Remove a model, in its turn, unless it was named or claimed since it was chosen: others went first."""
+        store = self._context.store
+        info = await pools.STEPS.run(store.model_info, digest)
+        if info is None or (info.tags and not everything):
+            return Pruned([], 0, [])
+        claims = await pools.STEPS.run(claimed, store, time.time())
+        if digest in claims:
+            return Pruned([], 0, [f"{info.called}: {claims[digest]}"])
+        freed = await pools.WORK.run(store.remove_model, digest)
+        return Pruned([info.called], freed, [])
 
     async def verify_model(self, ref: Ref) -> Events:
         """Prove every chunk again; bad ones are dropped, to be fetched again."""

@@ -84,9 +84,9 @@ class Loads:
             path = await self._downloads.publish_model(download, ref, resolved.generation)
             sources = download.sources(before)
             if ref.digest is not None:
-                work = self._set_asked(download)
+                work = self._set_asked(download, ref)
                 self._context.tasks.spawn_contained(work, name=f"asked-{digest[:12]}")
-            # Until the loader has had time to open what it is told; what it has open is seen.
+            # The loader has time to open the path that it is told. From then on its open files protect the model.
             asyncio.get_running_loop().call_later(OPENS_S, use.pop_all().close)
             yield {
                 "event": "done", **named, "path": path, **sources,
@@ -96,19 +96,27 @@ class Loads:
                 "seconds": round(time.monotonic() - began, 3),
             }  # fmt: skip
 
-    async def _set_asked(self, download: Download) -> None:
-        """Set the tags by which clients asked for a model that still mean it.
+    async def _set_asked(self, download: Download, ref: Ref) -> None:
+        """Set the tag of a load by digest, if a client asked by it and it still means the model; else forget it.
 
         A loader that asked by a tag attaches by its digest to an agent that was started anew, which remembers only that
         the tag was asked for.
         """
-        store, digest = self._context.store, download.swarm.digest
-        tags = await pools.STEPS.run(store.tags_of, digest)
-        for ref in set(await pools.STEPS.run(store.names_of, digest)).difference(tags):
-            with contextlib.suppress(P2PCacheError):
-                resolved = await self._pulls.resolve(ref)
-                if resolved.digest == digest:
-                    await self._downloads.publish_model(download, ref, resolved.generation)
+        asked, digest = self._context.store.removal, download.swarm.digest
+        tag = ref._replace(digest=None)
+        if not await pools.STEPS.run(asked.is_asked, tag, digest):
+            return
+        with contextlib.suppress(P2PCacheError):  # the next such load tries again
+            generation = await self._pulls.generation_of(tag, digest)
+            if not generation:
+                await pools.STEPS.run(asked.forget_asked, tag, digest)
+                return
+
+            def show() -> None:
+                if asked.is_asked(tag, digest):  # it may have been removed since
+                    download.swarm.store.publish(tag, generation, back=False)
+
+            await self._downloads.in_turn(digest, lambda: pools.PULLS.run(show))
 
     async def _ticks(self, load: Load, before: Sources) -> AsyncGenerator[dict[str, object], None]:
         download = load.download

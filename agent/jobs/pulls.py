@@ -82,6 +82,20 @@ class Pulls:
                 )
         return resolved
 
+    async def generation_of(self, tag: Ref, digest: str) -> int:
+        """The generation by which a tag means this model now; 0: it means another one, or nothing.
+
+        Raises:
+            P2PCacheError: that can't be had now.
+        """
+        try:
+            resolved = await self._resolver.resolve(tag, hint=False)
+        except NoContainer:
+            raise
+        except NotFound:
+            return 0
+        return resolved.generation if resolved.digest == digest else 0
+
     async def events(
         self, ref: Ref, *, force: bool, include: list[str], exclude: list[str], background: bool, url: str = "",
     ) -> Events:  # fmt: skip
@@ -211,7 +225,7 @@ class Pulls:
 
             digest = resolved.digest
             download = await self._order.begin_making_room(begin, ref, digest, priority)
-            self._downloads.remember_tag(ref, resolved.digest, resolved.generation)
+            self._downloads.asked_tags.remember_tag(ref, resolved.digest, resolved.generation)
             self._spellings.learn(ref, download)
             self._order.on_client(download, priority)
             return resolved, download

@@ -9,19 +9,21 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Container
 from functools import partial
 from typing import NamedTuple
 
 import msgspec
-from blake3 import blake3
 
 from p2pcache.agent.context import AgentContext
+from p2pcache.agent.downloads.driver import SwarmDriver
 from p2pcache.agent.downloads.manager import DownloadManager
 from p2pcache.agent.downloads.priority import EvictFor
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.agent.jobs.events import Events
+from p2pcache.agent.jobs.received_blobs import receive_blob
 from p2pcache.agent.journal import Journal
+from p2pcache.agent.uses.begun_pushes import PushRequest
 from p2pcache.core import bitset
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.compile_cache_key import permit_programs
@@ -30,8 +32,6 @@ from p2pcache.core.format.source_record import SourceRecord
 from p2pcache.core.format.tag_record import TagRecord, decode_tag
 from p2pcache.core.swarm.events import Source
 from p2pcache.errors import (
-    Conflict,
-    IntegrityError,
     NoSpace,
     NotFound,
     OverQuota,
@@ -41,7 +41,6 @@ from p2pcache.errors import (
 )
 from p2pcache.ids import Ref
 from p2pcache.io import pools
-from p2pcache.io.blobs.chunk_writer import ChunkWriter
 from p2pcache.io.http.bodies import Body
 from p2pcache.io.models.model_chunks import ModelStore
 from p2pcache.io.origins.repo import OriginRepo, PushResult
@@ -53,7 +52,6 @@ MOVED_S = 2.0  # a tracker reads a tag anew after so long by itself
 OPENING_S = 5.0  # storage that takes longer is said to be opening
 PROGRESS_S = 0.25  # between two events, as of a pull
 CHECKS = 2  # manifests that are checked at once
-PIECE_BYTES = 1 << 20  # handed to a thread at once; smaller costs wake-ups, larger memory
 
 
 class Missing(NamedTuple):
@@ -101,23 +99,23 @@ class Pushes:
             NoSpace: this cache can't hold the model.
         """
         layout = await pools.WORK.run(lambda: Layout(manifests.decode(encoded)))
-        if layout.digest in self._downloads.running:
-            raise Conflict(
-                "this model is being pulled by this agent right now; push again when it is done"
-            )
-        model = await self._add(layout, encoded)
-        self._downloads.on_sent(layout.digest)
-        swarm = self._downloads.join_swarm(model, "")
-        copied = await pools.WORK.run(model.copy_local)
-        if copied:
-            swarm.on_proved(copied, Source.LOCAL)
-        return layout.digest, await pools.WORK.run(lambda: _missing(model, unproved(layout)))
+        with self._downloads.pushes.request(layout.digest) as request:
+            try:
+                swarm = await self._add(layout, encoded)
+            except P2PCacheError:
+                request.last = True
+                raise
+            model = swarm.store
+            copied = await pools.WORK.run(model.copy_local)
+            if copied:
+                swarm.on_proved(copied, Source.LOCAL)
+            return layout.digest, await pools.WORK.run(lambda: _missing(model, unproved(layout)))
 
-    async def _add(self, layout: Layout, encoded: bytes) -> ModelStore:
+    async def _add(self, layout: Layout, encoded: bytes) -> SwarmDriver:
         """Make a model known; on a full disk pushes that never ended, and old models, make room for it."""
         while True:
             try:
-                return await pools.WORK.run(self._context.store.add_model, layout, encoded)
+                return await self._downloads.add_pushed(layout, encoded)
             except NoSpace as error:
                 made = await self._downloads.remove_begun_push()
                 if not (made or await self._evict_for(error, layout.digest)):
@@ -138,19 +136,10 @@ class Pushes:
         if number is None:
             raise NotFound("the manifest names no such blob")
         blob = layout.blobs[number]
-        with self._downloads.pushing(digest):
-            for group in _groups(layout, blob.chunks):
-                size = sum(layout.lengths[chunk] for chunk in group)
-                self._downloads.on_sent(digest)
-                if size > PIECE_BYTES:
-                    await _receive_chunk(swarm.store, group[0], body)
-                else:
-                    data = memoryview(await body.exactly(size))
-                    await pools.STEPS.run(_prove_group, swarm.store, group, data)
-            if await body.part(1):
-                raise UsageError("the body is longer than the blob")
-        fresh = await pools.WORK.run(lambda: bitset.of(set(map(layout.run_of, blob.chunks))))
-        swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
+        with self._downloads.pushes.request(digest):
+            await receive_blob(swarm.store, blob, body)
+            fresh = await pools.WORK.run(lambda: bitset.of(set(map(layout.run_of, blob.chunks))))
+            swarm.on_proved(fresh & swarm.store.have_runs(), Source.LOCAL)
         return blob.size
 
     def start(
@@ -185,7 +174,10 @@ class Pushes:
         upload = partial(
             self._upload_blocking, push, repo, spelling=spelling, force=force, repair=repair, record=record,
         )  # fmt: skip
-        work = self._upload(push, upload, swarm.store, ref)
+        held = contextlib.ExitStack()
+        request = held.enter_context(self._downloads.pushes.request(digest))
+        self._downloads.protect(swarm, held)
+        work = self._upload(push, upload, swarm.store, ref, request, held)
         self._context.tasks.spawn_contained(work, name=f"push-{digest[:12]}")
         return push
 
@@ -213,18 +205,15 @@ class Pushes:
     ) -> Events:
         """`progress` about four times a second, then `done`. The arguments and errors are `start`'s."""
         began = time.monotonic()
-        await self._resolver.first_contact()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(OPENING_S):
-                await self._context.origin.settled.wait()
-        with self._journal.failures("push", str(ref)), self._downloads.pushing(digest):
-            if (known := self._downloads.swarms.get(digest)) is not None:
-                try:
-                    await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
-                except OverQuota:
-                    await self._downloads.drop_refused_push(digest)
-                    raise
-            push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
+        try:
+            with self._downloads.pushes.request(digest) as request:
+                await self._await_origin()
+                with self._journal.failures("push", str(ref)):
+                    await self._admit(ref, digest, request)
+                    push = self.start(ref, digest, spelling=spelling, force=force, repair=repair)
+        except OverQuota:
+            await self._downloads.remove_nameless(digest)  # no sooner: its own request protects it
+            raise
         while not push.ended.done():
             await asyncio.wait([push.ended], timeout=PROGRESS_S)
             trouble = self._resolver.storage_trouble
@@ -239,12 +228,28 @@ class Pushes:
             "seconds": round(time.monotonic() - began, 3),
         }  # fmt: skip
 
+    async def _await_origin(self) -> None:
+        """Wait a moment, right after a start, until storage is known."""
+        await self._resolver.first_contact()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_S):
+                await self._context.origin.settled.wait()
+
+    async def _admit(self, ref: Ref, digest: str, request: PushRequest) -> None:
+        if (known := self._downloads.swarms.get(digest)) is not None:
+            try:
+                await self._downloads.admit(ref, digest, known.layout.manifest.size_bytes)
+            except OverQuota:
+                request.last = True
+                raise
+
     async def _upload(
-        self, push: "Push", upload: Callable[[ModelStore, Ref], PushResult], store: ModelStore, ref: Ref
+        self, push: "Push", upload: Callable[[ModelStore, Ref], PushResult], store: ModelStore, ref: Ref,
+        request: PushRequest, held: contextlib.ExitStack,
     ) -> None:  # fmt: skip
+        """Upload, publish, and say how it ended. `held`: what protects the model until then."""
         began, home = time.monotonic(), self._context.store
-        store.pin()
-        with self._downloads.pushing(store.digest):
+        with held:
             try:
                 await self._need_signature(ref, store.digest)
                 # If it is higher than what the push writes, storage was restored; else another push was later.
@@ -252,7 +257,7 @@ class Pushes:
                 result = await pools.WORK.run(upload, store, ref)
                 number = result.generation
                 await pools.WORK.run(store.publish, ref, number, back=number <= seen)
-                self._downloads.on_sent(store.digest, last=True)
+                request.last = True
                 self._downloads.swarms[store.digest].show_as(home.written(ref))
                 if (link := self._context.link) is not None:
                     try:
@@ -261,13 +266,11 @@ class Pushes:
                         log.info("%s: the tracker wasn't told that it moved: %s", ref.short, error)
             except P2PCacheError as error:
                 push.fail(error)
-                if not error.retryable:  # else it is likely to be tried again soon
-                    self._downloads.on_sent(store.digest, last=True)
+                request.last = not error.retryable  # else it is likely to be tried again soon
             else:
                 log.info("pushed %s blake3:%s generation %d", ref.short, store.digest, number)
                 push.ended.set_result(result)
             finally:
-                store.unpin()
                 push.fail(Unreachable("the agent is stopping; push again: it resumes"))
                 self._journal.record(
                     "push", ref=str(ref), digest=store.digest, size_bytes=push.bytes_total,
@@ -338,63 +341,3 @@ def _missing(model: ModelStore, owed: Container[str]) -> list[Missing]:
         for number, blob in enumerate(layout.blobs)
         if blob.id in owed or not all(map(model.has_chunk, blob.chunks))
     ]
-
-
-def _groups(layout: Layout, chunks: Iterable[int]) -> Iterator[list[int]]:
-    """Consecutive chunks that one thread proves at once, up to `PIECE_BYTES`; a larger chunk is alone."""
-    group: list[int] = []
-    size = 0
-    for chunk in chunks:
-        length = layout.lengths[chunk]
-        if group and size + length > PIECE_BYTES:
-            yield group
-            group, size = [], 0
-        group.append(chunk)
-        size += length
-    if group:
-        yield group
-
-
-def _prove_group(store: ModelStore, chunks: Iterable[int], data: memoryview) -> None:
-    """Prove small chunks whose bytes have come."""
-    offset = 0
-    for chunk in chunks:
-        length = store.layout.lengths[chunk]
-        piece = data[offset : offset + length]
-        writer = store.begin(chunk)
-        if writer is not None:
-            _write(writer, 0, piece)
-            _believe(writer.finish())
-        else:  # its sender must show that it has the bytes
-            _believe(blake3(piece).digest() == store.layout.digest_of_chunk(chunk))
-        offset += length
-
-
-async def _receive_chunk(store: ModelStore, chunk: int, body: Body) -> None:
-    """Prove one chunk. One that is here already is proved, too: its sender must show that it has the bytes."""
-    layout = store.layout
-    writer, hasher = await pools.STEPS.run(store.begin, chunk), blake3()
-    offset, length = 0, layout.lengths[chunk]
-    while offset < length:
-        piece = memoryview(await body.exactly(min(PIECE_BYTES, length - offset)))
-        if writer is not None:
-            await pools.STEPS.run(_write, writer, offset, piece)
-        else:
-            await pools.STEPS.run(hasher.update, piece)
-        offset += len(piece)
-    if writer is not None:
-        _believe(await pools.STEPS.run(writer.finish))
-    else:
-        _believe(hasher.digest() == layout.digest_of_chunk(chunk))
-
-
-def _believe(right: bool) -> None:  # noqa: FBT001 - one word is the whole call
-    if not right:
-        raise IntegrityError(
-            "the bytes sent are not those of the manifest; did the file change? push again"
-        )
-
-
-def _write(writer: ChunkWriter, offset: int, view: memoryview) -> None:
-    writer.update(view)
-    writer.put(offset, view)

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import time
+from functools import partial
 
 from p2pcache.agent.context import AgentContext
 from p2pcache.agent.downloads.manager import DownloadManager
@@ -274,33 +275,36 @@ class RoomMaker:
             Conflict, NotFound: it is in use, or not here.
             P2PCacheError: the disk refused.
         """
+        work = partial(self._let_go, victim)
+        return await self._downloads.in_turn(victim.digest, work)
+
+    async def _let_go(self, victim: Victim) -> int:
         store, downloads, digest = self._context.store, self._downloads, victim.digest
-        async with downloads.opening.of(digest):
-            swarm = downloads.swarms.get(digest)
-            if swarm is None or digest in downloads.in_use:
-                raise Conflict("somebody uses it, or it has just gone")
-            may_go = swarm.store.have_runs() & ~store.orders.runs(digest)
-            elsewhere = swarm.neighbours.runs_elsewhere()
-            # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.
-            size = victim.bytes_freed + PART_SLACK_BYTES
-            runs = runs_to_go(swarm.layout.run_bytes, may_go, elsewhere, size)
-            runs |= swarm.store.dear_to_keep(runs, may_go)
-            if not swarm.store.have_runs() & ~runs:
-                return 0
-            swarm.pause()  # it would fetch again what it lost
-            try:
-                return await pools.WORK.run(store.removal.let_go, swarm.store, runs)
-            except Conflict as error:
-                users = await pools.WORK.run(store.users_of, [digest])
-                if digest in users.held or swarm.store.pins:
-                    raise
-                log.info("%s", error)  # a part that can't stay doesn't keep all of it
-                return 0
-            except NoSpace as error:
-                if store.orders.runs(digest):
-                    raise Conflict(f"what is kept of it can't be copied: {error}") from error
-                log.info("%s", error)
-                return 0
+        swarm = downloads.swarms.get(digest)
+        if swarm is None or digest in downloads.in_use:
+            raise Conflict("somebody uses it, or it has just gone")
+        may_go = swarm.store.have_runs() & ~store.orders.runs(digest)
+        elsewhere = swarm.neighbours.runs_elsewhere()
+        # More than asked, for blocks and ends of runs: who needs the room mustn't find that it lacks some.
+        size = victim.bytes_freed + PART_SLACK_BYTES
+        runs = runs_to_go(swarm.layout.run_bytes, may_go, elsewhere, size)
+        runs |= swarm.store.dear_to_keep(runs, may_go)
+        if not swarm.store.have_runs() & ~runs:
+            return 0
+        swarm.pause()  # it would fetch again what it lost
+        try:
+            return await pools.WORK.run(store.removal.let_go, swarm.store, runs)
+        except Conflict as error:
+            users = await pools.WORK.run(store.users_of, [digest])
+            if digest in users.held or swarm.store.pins:
+                raise
+            log.info("%s", error)  # a part that can't stay doesn't keep all of it
+            return 0
+        except NoSpace as error:
+            if store.orders.runs(digest):
+                raise Conflict(f"what is kept of it can't be copied: {error}") from error
+            log.info("%s", error)
+            return 0
 
     async def _answer(self, choice: Choice, *, dry_run: bool) -> dict[str, object]:
         """Perform a choice unless it's a rehearsal, and say what went and what stayed."""

@@ -269,7 +269,7 @@ class Keeps:
             if (ours or evicted) and not kept.ordered:
                 await self._downloads.evict(digest, 0.0)
             else:
-                await self._let_go(kept, model)
+                await self._downloads.in_turn(digest, lambda: self._let_go(kept))
         except (Conflict, NotFound) as error:
             # Later: a look at all processes isn't cheap, and an engine runs for days.
             self._drop_at[digest] = self._context.now() + AGAIN_S
@@ -279,17 +279,27 @@ class Keeps:
         await pools.STEPS.run(store.orders.change, done._replace(shown_at=0.0))
         log.info("kept no more: %s", kept.ref.short)
 
-    async def _let_go(self, kept: KeptModel, model: ModelStore) -> None:
+    async def _let_go(self, kept: KeptModel) -> None:
+        """Give back what is ordered no more; in the model's turn.
+
+        Raises:
+            Conflict: it is in use.
+        """
+        store, digest = self._context.store, kept.digest
+        if digest in self._downloads.in_use:  # since it was looked at: the turn may have come late
+            raise Conflict("a pull, a load or a push uses it")
+        model = await self._model(digest)
+        if model is None:
+            return
         runs: RunSet = kept.leaving & model.have_runs() & ~kept.ordered
-        removal, digest = self._context.store.removal, kept.digest
-        async with self._downloads.opening.of(digest):
-            await pools.WORK.run(removal.let_go, model, runs)
-            if kept.shown_at:  # what is left is no model under its tag any more
-                tag = Ref(kept.ref.namespace, kept.ref.name, kept.ref.tag)
-                await pools.STEPS.run(self._context.store.remove_tag, tag)
-            if not kept.ordered and not model.have_runs():
-                await self._downloads.leave_swarm(digest)
-                await pools.WORK.run(self._context.store.remove_model, digest)
+        await pools.WORK.run(store.removal.let_go, model, runs)
+        if kept.shown_at:  # what is left is no model under its tag any more
+            tag = Ref(kept.ref.namespace, kept.ref.name, kept.ref.tag)
+            await pools.STEPS.run(store.remove_tag, tag)
+        if not kept.ordered and not model.have_runs():
+            await self._downloads.leave_for(
+                digest, lambda: pools.WORK.run(store.remove_model, digest)
+            )
 
 
 def _moved(download: Download) -> int:

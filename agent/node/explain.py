@@ -47,7 +47,7 @@ class Explainer:
         digest = ref.digest or await self._digest(ref)
         running = self._downloads.running.get(digest)
         rows = await self._journal.rows(HISTORY_ROWS)
-        found = {"digest": digest, "last": None, "report": None} | last_pull(rows, str(ref), digest)
+        found = {"digest": digest, "last": None, "report": None} | last_pull(rows, ref, digest)
         models = await pools.STEPS.run(self._context.store.models)
         if running is None and found["last"] is None:
             raise NotFound(self._asks_now(ref) or why_no_pull(ref, models))

@@ -232,7 +232,7 @@ class LocalCache:
         if self._store:
             tag = None if wanted.digest else self._store.tag_of(wanted)
             digest = wanted.digest or (tag.digest if tag else "")
-            last = last_pull(self._store.history(HISTORY_ROWS), str(wanted), digest)
+            last = last_pull(self._store.history(HISTORY_ROWS), wanted, digest)
             if last:
                 kept = cached_part(str(last["digest"]), models)
                 return {"ref": str(wanted), "state": "idle", "now": None, **last, "here": kept}

@@ -91,6 +91,27 @@ class Tasks:
         # If it is cancelled before its first step, `_contained` never awaits the coroutine that it holds.
         task.add_done_callback(lambda _: work.close())
 
+    async def finish(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
+        """Run `work` as a task and wait for it. Cancelled, it stops waiting, not the work.
+
+        Raises:
+            Exception: what `work` raises; it ends nothing else.
+            RuntimeError: the daemon is stopping already.
+        """
+        ended: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            try:
+                ended.set_result(await work)
+            except Exception as error:  # noqa: BLE001 - the caller raises it
+                ended.set_exception(error)
+                mark_retrieved(ended)
+            finally:
+                ended.cancel()  # does nothing to one that has ended
+
+        self.spawn_contained(run(), name=name)
+        return await asyncio.shield(ended)
+
     def every(
         self, interval_s: float, action: Callable[[], Awaitable[object]], *, name: str
     ) -> None:

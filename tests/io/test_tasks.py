@@ -268,3 +268,29 @@ async def test_turns_are_taken_and_forgotten() -> None:
     assert most == 1
     await asyncio.gather(*(visit(str(n)) for n in range(20)))
     assert not turns._locks
+
+
+async def test_finished_work_outlives_its_caller() -> None:
+    go, ended = asyncio.Event(), list[str]()
+
+    async def work(name: str) -> str:
+        await go.wait()
+        ended.append(name)
+        return name
+
+    async def broken() -> None:
+        raise ValueError("of the caller")
+
+    async with Tasks() as tasks:
+        left = asyncio.gather(tasks.finish(work("left"), name="left"))
+        stays = asyncio.gather(tasks.finish(work("stays"), name="stays"))
+        await asyncio.sleep(0)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(ValueError, match="of the caller"):
+            await tasks.finish(broken(), name="broken")
+        go.set()
+        (name,) = await stays
+        assert name == "stays"
+        assert ended == ["left", "stays"]

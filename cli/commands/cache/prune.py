@@ -29,10 +29,11 @@ def prune(
 ) -> None:
     """Free the space of what nothing names any more.
 
-    Removes models without a tag, bytes without a model, and what interrupted pulls and imports left.
-    With --all also every tagged model that is not in use: that is asked first, and needs --yes where
-    there is no terminal. A model that a pull, a load or a push uses is never touched, nor is one of
-    which any process has a file open or mapped: it is said, with the process. So is what can't be seen.
+    Removes models without a tag, bytes without a model, and what interrupted pulls and imports
+    left. With --all also every tagged model that is not in use: that is asked first, and needs
+    --yes where there is no terminal. A model that a pull, a load or a push uses is never touched,
+    nor is one of which any process has a file open or mapped: it is said, with the process. So is
+    what can't be seen.
     With --to the least valuable models are evicted then, as `p2pcache evict` does.
 
     Examples:

@@ -24,8 +24,9 @@ def rm(refs: tuple[str, ...], yes: bool, as_json: bool, loaded: Loaded) -> None:
     By digest the model goes with all its tags here: the digest says which one, and no name is
     compared.
     Only this cache changes: the storage and other nodes keep the model. Chunks that other
-    models share stay. A model that is being pulled, or that a process has open or mapped, is refused
-    (exit 10). On a terminal that is asked first; a script has named what it means.
+    models share stay. A model that a pull, a load or a push uses, or that a process has open or
+    mapped, is refused (exit 10). On a terminal that is asked first; a script has named what it
+    means.
 
     Examples:
       p2pcache rm team/llama:v2

@@ -128,7 +128,7 @@ class HistoryRow(NamedTuple):
         }  # fmt: skip
 
 
-def last_pull(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, object]:
+def last_pull(rows: Iterable[HistoryRow], ref: Ref, digest: str) -> dict[str, object]:
     """The newest pull of a model as JSON for an explanation: `digest`, `last`, `report`; {} for none.
 
     Args:
@@ -139,11 +139,11 @@ def last_pull(rows: Iterable[HistoryRow], ref: str, digest: str) -> dict[str, ob
     for row in rows:
         # A failed pull of the same digest by another ref quotes that ref.
         same = digest and row.digest == digest and not row.code
-        if row.action in ("pull", "warm") and (row.ref == ref or same):
+        if row.action in ("pull", "warm") and (row.ref in (str(ref), ref.full) or same):
             report = json.loads(row.report) if row.report else None
             return {
                 "digest": row.digest or digest,
-                "last": row.as_json() | {"ref": ref},
+                "last": row.as_json() | {"ref": str(ref)},
                 "report": report,
             }
     return {}
@@ -206,6 +206,13 @@ class Records(ClaimRecords):
         """Record the tag by which a model is pulled, until the tag is set."""
         with self._write() as db:
             db.execute("replace into asked values (?,?,?,?)", (*key, digest))
+
+    def forget_asked(self, key: tuple[str, str, str], digest: str) -> None:
+        """Delete what `set_asked` recorded, unless the tag is that of another model by now."""
+        row = (*key, digest)
+        self._delete(
+            ("delete from asked where namespace=? and name=? and tag=? and digest=?", [row])
+        )
 
     def asked(self) -> list[tuple[Ref, str]]:
         """Tags of interrupted pulls with the digest that each meant."""

@@ -13,7 +13,7 @@ from math import inf
 from p2pcache.core.pool.eviction import Candidate
 from p2pcache.core.pool.settings import COST_STORAGE
 from p2pcache.errors import Busy, Conflict, NoSpace, NotFound, P2PCacheError
-from p2pcache.ids import RunSet
+from p2pcache.ids import Ref, RunSet
 from p2pcache.io.blobs.blob_pool import BlobPool
 from p2pcache.io.blobs.chunk_writer import Writers
 from p2pcache.io.blobs.disk_sums import DiskSums
@@ -124,6 +124,14 @@ class Removal:
             self._manifests.evict(digest)
         self._unfinished[digest] = value
         return self._finish(digest)
+
+    def is_asked(self, ref: Ref, digest: str) -> bool:
+        """Whether a model was asked for by a tag that isn't set."""
+        return ref in self._records.asked_of(digest)
+
+    def forget_asked(self, ref: Ref, digest: str) -> None:
+        """Forget that a model was asked for by a tag: it means that model no more. Callers needn't hold anything."""
+        self._records.forget_asked(ref.tag_key, digest)
 
     def drop_unfinished(self, digest: str) -> None:
         """A model is here again: an eviction that couldn't be written down must not go on with its new bytes."""

@@ -1,4 +1,4 @@
-"""Who joined a download protects its model until it has its answer, and no longer, however it leaves."""
+"""A client that joined a download protects its model until it has its answer, and no longer, however it leaves."""
 
 import asyncio
 import random
@@ -96,7 +96,7 @@ async def test_a_failed_pull_protects_nothing(
 async def test_a_removal_refuses_at_once_and_waits_for_a_turn(
     tmp_path: Path, layout: Layout
 ) -> None:
-    """Who has the turn may join; then the removal is refused."""
+    """A client that has the turn may join; then the removal is refused."""
     async with agent_here(tmp_path) as app, asyncio.timeout(30):
         await pull(app, str(REF))
         downloads = app.downloads

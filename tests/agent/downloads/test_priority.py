@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from p2pcache.agent.app import AgentApp
 from p2pcache.agent.downloads.download import Download
 from p2pcache.core.upload.priority import Priority
+from p2pcache.ids import Ref
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 RATE = 12_000_000  # bytes per second of the origin
@@ -97,3 +99,25 @@ async def test_a_stuck_pull_holds_no_other_pull_back(
         assert not order._earlier_one_progresses(Priority.BACKGROUND)
         reads.let_go.set()
         await asyncio.gather(warm, now)
+
+
+async def test_a_download_whose_model_stays_makes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client reads no answer, and protects the model until it does."""
+    origin, reads = models(tmp_path), HeldReads(monkeypatch)
+    async with agent(tmp_path, origin=origin.as_uri()) as app, asyncio.timeout(30):
+        pulls = app.warms._pulls
+        for reading in (False, True):
+            reads.begun.clear()
+            events = pulls.events(
+                Ref.parse("t/warm:v1"), force=False, include=[], exclude=[], background=True
+            )
+            async with aclosing(events):
+                assert (await anext(events))["event"] == "resolved"
+                await reads.until_begun()
+                if reading:
+                    await events.aclose()
+                made = await pulls._order._make_room(Ref.parse("t/now:v1"), Priority.USUAL)
+            assert made == reading
+        reads.let_go.set()

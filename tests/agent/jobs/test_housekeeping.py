@@ -5,6 +5,7 @@ import errno
 import gc
 import random
 import threading
+from collections import Counter
 from contextlib import ExitStack, aclosing
 from pathlib import Path
 from typing import Any
@@ -180,20 +181,25 @@ async def test_a_pull_under_way_keeps_its_model(
 async def test_pulls_beside_prunes_and_evictions(tmp_path: Path, layout: Layout) -> None:
     """Whichever comes first, the other waits, or leaves the model alone."""
     async with agent(tmp_path, origin=(tmp_path / "origin").as_uri()) as app:
+        gone = Counter[str]()
+        pauses = random.Random(1)
 
         async def pulls() -> None:
-            for _ in range(15):
+            while min(gone["pruned"], gone["evicted"]) < 2:
                 told = await pull(app, str(REF))
                 assert told["event"] == "done", told
-
-        async def evict() -> None:
-            async with client(app) as session:
-                await session.post("/v1/evict", json={"ref": str(REF)})
+                await asyncio.sleep(pauses.uniform(0, 0.05))
 
         async def removals() -> None:
             while True:
-                assert "removed" in await prune(app)
-                await evict()
+                gone["pruned"] += len((await prune(app))["removed"])
+                await asyncio.sleep(pauses.uniform(0, 0.02))
+                async with (
+                    client(app) as session,
+                    session.post("/v1/evict", json={"ref": str(REF)}) as answer,
+                ):
+                    gone["evicted"] += answer.status == 200
+                await asyncio.sleep(pauses.uniform(0, 0.02))
 
         removing = asyncio.gather(removals(), removals())
         async with asyncio.timeout(60):

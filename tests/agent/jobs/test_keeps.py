@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,26 @@ async def test_what_a_client_pulled_meanwhile_stays(tmp_path: Path) -> None:
         await until(lambda: not app.store.orders.all_kept())
         told = await row(app)
         assert (told["complete"], told["kept"]) == (True, "")
+
+
+async def test_a_client_that_comes_before_its_turn_keeps_what_is_ordered_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeps, "AGAIN_S", 0.0)
+    layout = model(tmp_path)
+    async with cluster(tmp_path, "") as (app,), asyncio.timeout(30):
+        await tell(app, order(layout, (0, 8)))
+        await until_has(app, layout, span(0, 8))
+        with ExitStack() as use:
+            async with app.downloads.opening.of(layout.digest):
+                told = asyncio.gather(tell(app, order(layout, (0, 4))))
+                await asyncio.sleep(0.2)
+                app.downloads.protect(app.downloads.swarms[layout.digest], use)
+            await told
+            assert has(app, layout) == span(0, 8)
+            assert [kept.leaving for kept in app.store.orders.all_kept()] == [span(4, 8)]
+        await app.keeps._look()
+        await until_has(app, layout, span(0, 4))
 
 
 async def test_what_is_pinned_stays_when_its_order_ends(tmp_path: Path) -> None:

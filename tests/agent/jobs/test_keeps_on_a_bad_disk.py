@@ -196,7 +196,7 @@ async def test_a_model_that_was_not_opened_yet_is_served_after_a_refusal(
         assert (await pull(app, REF))["event"] == "done"
         assert (await pull(app, "team/m2:v1"))["event"] == "done"
         for digest in (layout.digest, other.digest):  # as after a start
-            await app.downloads.leave_swarm(digest)
+            app.downloads._forget_swarm(app.downloads.swarms[digest])
             app.downloads.unopened[digest] = "team/some:v1"
         of_store = type(app.store).get
         first = app.store.models()[0].digest

@@ -13,11 +13,14 @@ import aiohttp
 import pytest
 
 from p2pcache.agent.app import AgentApp
+from p2pcache.agent.downloads.resolver import Resolved
 from p2pcache.agent.jobs import loads
 from p2pcache.agent.node import janitor
 from p2pcache.core import bitset
+from p2pcache.ids import Ref
 from p2pcache.io import origins
 from p2pcache.io.models.arriving_dir import Board
+from p2pcache.io.origins.repo import OriginRepo
 from p2pcache.io.origins.retry import RetryPolicy
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
@@ -212,6 +215,71 @@ async def test_a_model_gets_the_tag_that_was_asked_for_before_a_restart(
         async with asyncio.timeout(10):
             while not app.store.tags_of(first["digest"]):
                 await asyncio.sleep(0.02)
+
+
+async def test_a_load_by_digest_sets_no_tag_that_was_removed_meanwhile(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        agent(tmp_path, origin=origin.as_uri()) as app,
+        client(app) as session,
+        asyncio.timeout(30),
+    ):
+        digest = (await pull(app, "team/m:v1"))["digest"]
+        tag = Ref.parse("team/m:v2")
+        app.store.ask(tag, digest)
+        resolve, resolved, go = app.resolver.resolve, asyncio.Event(), asyncio.Event()
+
+        async def slow(ref: Ref, **more: Any) -> Resolved:
+            if ref.digest is not None:
+                return await resolve(ref, **more)
+            resolved.set()
+            await go.wait()
+            return Resolved(digest, 1)
+
+        monkeypatch.setattr(app.resolver, "resolve", slow)
+        async with load(session, ref=f"team/m:v2@blake3:{digest}") as (first, _):
+            assert first["event"] == "done"
+        await resolved.wait()
+        async with session.delete("/v1/model?ref=team/m:v2") as answer:
+            assert answer.status == 200
+        go.set()
+        await asyncio.sleep(0.2)
+        assert app.store.refs() == [Ref.parse("team/m:v1")]
+
+
+@pytest.mark.parametrize("stored", ["nothing", "another"])
+async def test_a_tag_that_means_the_model_no_more_is_read_once(
+    tmp_path: Path, origin: Path, monkeypatch: pytest.MonkeyPatch, stored: str
+) -> None:
+    if stored == "another":
+        push(origin, make_model(tmp_path / "two", {"config.json": b"{}"}), "team/m:gone")
+    asked: list[str] = []
+    for name in ("get_tag", "refs"):
+        real = getattr(OriginRepo, name)
+
+        def noted(repo: OriginRepo, what: object, _real: Any = real) -> Any:
+            asked.append(str(what))
+            return _real(repo, what)
+
+        monkeypatch.setattr(OriginRepo, name, noted)
+    async with (
+        agent(tmp_path, origin=origin.as_uri()) as app,
+        client(app) as session,
+        asyncio.timeout(30),
+    ):
+        digest = (await pull(app, "team/m:v1"))["digest"]
+        for tag in ("gone", "other"):
+            app.store.ask(Ref.parse(f"team/m:{tag}"), digest)
+        asked.clear()
+        for _ in range(3):
+            async with load(session, ref=f"team/m:gone@blake3:{digest}") as (first, _):
+                assert first["event"] == "done"
+            await asyncio.sleep(0.2)
+        assert asked == ["team/m:gone"]
+        assert set(app.store.names_of(digest)) == {
+            Ref.parse(f"team/m:{t}") for t in ("v1", "other")
+        }
 
 
 async def test_a_tag_that_moved_meanwhile_stays_where_it_is(

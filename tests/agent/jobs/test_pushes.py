@@ -11,8 +11,8 @@ import pytest
 
 from loadtest.kit.cluster import free_ports
 from p2pcache.agent.app import AgentApp
-from p2pcache.agent.downloads import manager
 from p2pcache.agent.jobs import pushes
+from p2pcache.agent.uses import begun_pushes
 from p2pcache.core.format import manifest as manifests
 from p2pcache.core.format.layout import Layout
 from p2pcache.core.format.manifest import encode
@@ -54,7 +54,8 @@ async def test_a_prune_between_two_requests_takes_nothing_from_a_push(
 
         async def prune() -> list[str]:
             async with session.post("/v1/prune", json={"all": True}) as answer:
-                return (await answer.json())["removed"]
+                removed: list[str] = (await answer.json())["removed"]
+                return removed
 
         async with session.post("/v1/manifests", data=encode(layout.manifest)) as answer:
             assert (await answer.json())["missing"]
@@ -62,7 +63,7 @@ async def test_a_prune_between_two_requests_takes_nothing_from_a_push(
         assert (await push_through(app, layout))["event"] == "done"
         assert len(await prune()) == 1
         async with session.post("/v1/manifests", data=encode(layout.manifest)):
-            monkeypatch.setattr(manager, "SENDING_S", 0.0)  # its client has gone
+            monkeypatch.setattr(begun_pushes, "SENDING_S", 0.0)  # its client has gone
             assert len(await prune()) == 1
 
 
@@ -257,7 +258,7 @@ async def test_a_push_that_is_refused_takes_nothing_from_another_of_the_same_mod
                 (item,) = (await answer.json())["missing"]
             url = f"/v1/blobs/{layout.digest}/{item['blob']}"
             sending = asyncio.gather(session.put(url, data=half_then_rest()))
-            while not app.downloads._pushing[layout.digest]:
+            while not app.downloads.pushes._running[layout.digest]:
                 await asyncio.sleep(0.01)
             with monkeypatch.context() as patch:
                 patch.setattr(app.downloads, "admit", refuse)
@@ -271,7 +272,7 @@ async def test_a_push_that_is_refused_takes_nothing_from_another_of_the_same_mod
             async with session.post("/v1/push", json=body) as answer:
                 assert (await events(answer))[-1]["event"] == "done"
         assert not app.downloads.busy()
-        assert not app.downloads._pushing
+        assert not app.downloads.pushes._running
 
 
 async def test_a_begun_push_gives_its_space_when_nobody_sends(
@@ -296,7 +297,8 @@ async def test_a_begun_push_gives_its_space_when_nobody_sends(
     async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
         assert await begin(app) == 200
         assert (await pull(app, "team/m:v1"))["code"] == 5, "its client may be about to send"
-        monkeypatch.setattr(manager, "BEGUN_S", 0.0)
+        monkeypatch.setattr(begun_pushes, "SENDING_S", 0.0)
+        monkeypatch.setattr(begun_pushes, "BEGUN_S", 0.0)
         assert (await pull(app, "team/m:v1"))["event"] == "done"
         assert begun.digest not in app.downloads.swarms
         look = app.downloads.remove_begun_push
@@ -313,7 +315,7 @@ async def test_a_begun_push_gives_its_space_when_nobody_sends(
         (line,) = [line for line in lines if line["action"] == "push"]
         assert (line["digest"], line["result"], line["code"]) == (begun.digest, "failed", 5)
         assert 0.02 <= row.seconds <= line["seconds"]
-    monkeypatch.setattr(manager, "BEGUN_S", 60.0)
+    monkeypatch.setattr(begun_pushes, "BEGUN_S", 60.0)
     async with agent(tmp_path, origin=origin, cache_dir=cache) as app:
         async with client(app) as session, session.delete("/v1/model?ref=team/m:v1") as answer:
             assert answer.status == 200

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from p2pcache.agent.downloads.resolver import Resolver
 from p2pcache.cli.main import cli
-from p2pcache.errors import OriginUnavailable
+from p2pcache.errors import NotFound, OriginUnavailable
 from p2pcache.ids import Ref
 from p2pcache.io.disk.store_info import ModelInfo, why_no_pull
 from p2pcache.io.origins.repo import OriginRepo
@@ -248,3 +248,16 @@ def test_explain_of_a_pull_that_was_killed() -> None:
     other = f"team/m:v1@blake3:{'cd' * 32}"
     for unknown in ("team/m:v2", other):
         assert why_no_pull(Ref.parse(unknown), [part]).startswith("nothing is known")
+
+
+async def test_explain_finds_a_failed_pull_that_an_older_release_wrote(
+    tmp_path: Path, origin: Path
+) -> None:
+    """It wrote the default tag beside a digest, too."""
+    digest = "0" * 64
+    async with agent(tmp_path, origin=origin.as_uri()) as app:
+        old = f"team/m:latest@blake3:{digest}"
+        app.journal.record("pull", ref=old, digest="", seconds=1.0, error=NotFound("gone"))
+        status, told = await explain(app, f"team/m@blake3:{digest}")
+        assert status == 200
+        assert told["last"]["ref"] == f"team/m@blake3:{digest}"

@@ -28,7 +28,7 @@ async def _closed(app: AgentApp) -> None:
     for number in range(COUNT):
         await pull(app, f"team/m{number}:v1")
     for digest in list(app.downloads.swarms):
-        await app.downloads.leave_swarm(digest)
+        app.downloads._forget_swarm(app.downloads.swarms[digest])
 
 
 async def test_all_models_are_opened_when_nobody_waits(tmp_path: Path, origin: str) -> None:
