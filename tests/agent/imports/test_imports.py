@@ -211,7 +211,7 @@ async def test_a_node_without_the_source_gets_all_from_one_that_has_it(tmp_path:
         ):
             await until(lambda: all(app.link and app.link.connected for app in (bare, reader)))
             # A node that asks before anybody else may be told at once that nobody reads it.
-            reading = asyncio.create_task(pull(reader, "team/m:v1"))
+            reading = asyncio.ensure_future(pull(reader, "team/m:v1"))
             await until(lambda: reader.downloads.swarms)
             done = await asyncio.gather(pull(bare, "team/m:v1"), reading)
     assert [got.get("event") for got in done] == ["done", "done"], done
