@@ -211,11 +211,12 @@ async def test_a_node_without_the_source_gets_all_from_one_that_has_it(tmp_path:
         ):
             await until(lambda: all(app.link and app.link.connected for app in (bare, reader)))
             # A node that asks before anybody else may be told at once that nobody reads it.
-            reading = asyncio.ensure_future(pull(reader, "team/m:v1"))
+            reading = asyncio.gather(pull(reader, "team/m:v1"))
             await until(lambda: reader.downloads.swarms)
-            done = await asyncio.gather(pull(bare, "team/m:v1"), reading)
-    assert [got.get("event") for got in done] == ["done", "done"], done
-    assert done[0]["bytes_origin"] == 0
+            got = await pull(bare, "team/m:v1")
+            (read,) = await reading
+    assert (got["event"], read["event"]) == ("done", "done"), (got, read)
+    assert got["bytes_origin"] == 0
 
 
 async def test_a_cluster_learns_that_the_source_changed_and_serves_on(tmp_path: Path) -> None:
