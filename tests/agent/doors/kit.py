@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from p2pcache.agent.app import AgentApp
+from tests.agent.jobs.warm_kit import until
 from tests.agent.kit import agent
 
 
@@ -21,3 +22,8 @@ def door_of(setting: str) -> Callable[..., AbstractAsyncContextManager[AgentApp]
             yield app
 
     return door
+
+
+async def until_listed(app: AgentApp, *tags: str) -> None:
+    """Wait until these are all tags here. A client may have the last byte of a model just before it is published."""
+    await until(lambda: [str(tag) for one in app.store.models() for tag in one.tags] == list(tags))

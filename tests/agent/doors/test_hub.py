@@ -25,7 +25,7 @@ from p2pcache.io.files.indexing import index_directory
 from p2pcache.io.origins import open_origin
 from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
-from tests.agent.doors.kit import door_of
+from tests.agent.doors.kit import door_of, until_listed
 from tests.agent.kit import HeldReads, agent, client, make_model, pull, push
 
 WEIGHTS = random.Random(1).randbytes(3_000_000)  # workers of a test run must see the same cases
@@ -74,8 +74,8 @@ async def test_a_snapshot_has_every_byte_and_is_there_offline(tmp_path: Path) ->
             for path in folder.rglob("*") if path.is_file()
         }  # fmt: skip
         assert found == FILES
+        await until_listed(app, "acme/tiny:latest")
         (model,) = app.store.models()
-        assert [str(tag) for tag in model.tags] == ["acme/tiny:latest"]  # complete: it is listed
         assert folder.name == model.digest[:40]
     offline = "print(snapshot_download('Acme/Tiny'), end='')"
     ran = subprocess.run(

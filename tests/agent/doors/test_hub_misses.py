@@ -14,6 +14,7 @@ import pytest
 
 from p2pcache.agent.app import AgentApp
 from p2pcache.io.sources.settings import SourceSettings
+from tests.agent.doors.kit import until_listed
 from tests.agent.jobs.warm_kit import cluster
 from tests.io.sources.kit import COMMIT, Hub, anonymous_hub
 
@@ -119,5 +120,4 @@ async def test_transformers_load_what_nobody_had(tmp_path: Path, hub: Hub) -> No
         )
         assert list(said) == ["True\n", SAID]
         assert read_once(hub), hub.seen
-        (model,) = apps[0].store.models()
-        assert [str(tag) for tag in model.tags] == ["org/model:main"]
+        await until_listed(apps[0], "org/model:main")

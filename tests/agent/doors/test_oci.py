@@ -19,7 +19,7 @@ from p2pcache.agent.app import AgentApp
 from p2pcache.core.protocol.tokens import Scope
 from p2pcache.errors import UsageError
 from tests.agent.api.rights_kit import token, write_key
-from tests.agent.doors.kit import door_of
+from tests.agent.doors.kit import door_of, until_listed
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 
 WEIGHTS = random.Random(2).randbytes(3_000_000)
@@ -298,8 +298,7 @@ async def test_an_image_unpacks_to_the_model(tmp_path: Path) -> None:
             404,
             "MANIFEST_UNKNOWN",
         )
-        (model,) = app.store.models()
-        assert [str(tag) for tag in model.tags] == ["acme/plain:v1"]
+        await until_listed(app, "acme/plain:v1")
 
 
 async def test_beyond_loopback_it_needs_a_key(tmp_path: Path) -> None:
@@ -319,11 +318,7 @@ async def test_skopeo_copies_every_byte(tmp_path: Path) -> None:
         listed = await skopeo("list-tags", "--tls-verify=false", image.rpartition(":")[0])
         assert json.loads(listed)["Tags"] == ["v1"]
         # The client has the last byte a moment before the model is published.
-        async with asyncio.timeout(10):
-            while not app.store.models()[0].tags:
-                await asyncio.sleep(0.01)
-        (model,) = app.store.models()
-        assert [str(tag) for tag in model.tags] == ["acme/tiny:v1"]  # all has come: it is listed
+        await until_listed(app, "acme/tiny:v1")
 
 
 async def skopeo(*words: str) -> str:

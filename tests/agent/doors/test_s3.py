@@ -23,7 +23,7 @@ from p2pcache.ids import Ref
 from p2pcache.io.models.store import Store
 from p2pcache.io.origins.repo import OriginRepo
 from tests.agent.api.rights_kit import token, write_key
-from tests.agent.doors.kit import door_of
+from tests.agent.doors.kit import door_of, until_listed
 from tests.agent.kit import HeldReads, agent, make_model, pull, push
 
 WEIGHTS = os.urandom(3_000_000)
@@ -82,8 +82,7 @@ async def test_a_client_reads_every_byte(tmp_path: Path) -> None:
             return {key: client.get_object(Bucket="acme", Key=key)["Body"].read() for key in keys}
 
         assert await asked(app, read) == {f"tiny/v1/{path}": data for path, data in FILES.items()}
-        (model,) = app.store.models()
-        assert [str(tag) for tag in model.tags] == ["acme/tiny:v1"]
+        await until_listed(app, "acme/tiny:v1")
 
 
 async def test_listings(tmp_path: Path) -> None:
